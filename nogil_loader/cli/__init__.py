@@ -1,0 +1,1 @@
+"""The nogil-loader command."""

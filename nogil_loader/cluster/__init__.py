@@ -1,0 +1,1 @@
+"""Which rank of how many, and the little that ranks say to each other."""

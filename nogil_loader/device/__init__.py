@@ -1,0 +1,1 @@
+"""Onto the accelerator, and out of it into any framework."""

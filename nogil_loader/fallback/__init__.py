@@ -1,0 +1,1 @@
+"""What GIL builds do where threads are not enough."""

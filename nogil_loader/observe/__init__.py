@@ -1,0 +1,1 @@
+"""What happened and where the time went."""

@@ -1,0 +1,1 @@
+"""Where samples come from: each module is one kind of source."""

@@ -1,0 +1,1 @@
+"""Fakes and sample media that users and the tests share."""
