@@ -17,7 +17,7 @@ from typing import Protocol, TypeAlias, runtime_checkable
 Sample: TypeAlias = object
 """Any object; a dict of arrays, bytes, numbers and strings by preference."""
 
-JSON: TypeAlias = "None | bool | int | float | str | list[JSON] | dict[str, JSON]"
+JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
 
 
 @runtime_checkable
