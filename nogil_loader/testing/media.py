@@ -121,9 +121,20 @@ def _write_all(paths: list[Path], make: Callable[[int], bytes], threads: int | N
 
 
 # The commonest words of English come first, as their rank decides how often they are drawn.
-_WORDS = tuple(
-    ["the", "of", "and", "to", "in", "a", "is", "that", "for", "it", "as", "was", "with", "be", "by", "on", "not", "he", "his", "but", "at", "are", "this", "have", "from", "or", "had", "an", "they", "which", "one", "you", "were", "all", "her", "she", "there", "would", "their", "we", "him", "been", "has", "when", "who", "will", "no", "more", "if", "out", "so", "up", "said", "what", "its", "about", "than", "into", "them", "can", "only", "other", "time", "new", "some", "could", "these", "two", "may", "first", "then", "do", "any", "like", "my", "now", "over", "such", "our", "man", "me", "even", "most", "made", "after", "also", "did", "many", "off", "before", "must", "well", "back", "through", "years", "where", "much", "your", "way", "down", "should", "because", "long", "each", "just", "state", "those", "people", "too", "how", "little", "good", "world", "very", "make", "year", "still", "see", "work", "life", "men", "day", "get", "here", "between", "both", "under", "last", "never", "same", "house", "while", "part", "might", "great", "come", "since", "against", "right", "used", "take", "three", "himself", "few", "place", "during", "without", "again", "small", "water", "river", "harbour", "light", "morning", "evening", "window", "garden", "paper", "engine", "signal", "station", "winter", "copper", "island", "letter", "captain", "market", "bridge", "mountain", "silver", "thunder", "lantern", "meadow", "orchard", "compass", "village", "forest", "planet", "measure", "quiet", "sudden", "yellow", "ancient", "narrow", "broken"]
-)
+_COMMON = """
+    the of and to in a is that for it as was with be by on not he his but at are this have from
+    or had an they which one you were all her she there would their we him been has when who
+    will no more if out so up said what its about than into them can only other time new some
+    could these two may first then do any like my now over such our man me even most made after
+    also did many off before must well back through years where much your way down should
+    because long each just state those people too how little good world very make year still see
+    work life men day get here between both under last never same house while part might great
+    come since against right used take three himself few place during without again small water
+    river harbour light morning evening window garden paper engine signal station winter copper
+    island letter captain market bridge mountain silver thunder lantern meadow orchard compass
+    village forest planet measure quiet sudden yellow ancient narrow broken
+"""
+_WORDS = tuple(_COMMON.split())
 _WEIGHTS = tuple(1 / (rank + 2.7) for rank in range(len(_WORDS)))  # the Zipf-Mandelbrot law
 
 

@@ -42,14 +42,12 @@ def test_photos_compress_and_look_like_photographs() -> None:
 
 def test_photos_do_not_depend_on_the_number_of_threads(tmp_path: Path) -> None:
     pytest.importorskip("PIL")
-    sets = [
+    one, three = (
         media.write_photos(tmp_path / str(threads), 7, size=(64, 48), threads=threads)
         for threads in (1, 3)
-    ]
-    assert [[p.read_bytes() for p in paths] for paths in sets][0] == [
-        p.read_bytes() for p in sets[1]
-    ]
-    assert [p.relative_to(tmp_path / "3").as_posix() for p in sets[1]][:2] == [
+    )
+    assert [p.read_bytes() for p in one] == [p.read_bytes() for p in three]
+    assert [p.relative_to(tmp_path / "3").as_posix() for p in three][:2] == [
         "beach/000000.jpg",
         "forest/000001.jpg",
     ]
