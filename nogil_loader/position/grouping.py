@@ -5,10 +5,13 @@ Guarantees
   pushed. It never sees the outputs, only how many there are and, where it asks, their sizes.
 - The groups do not depend on how pushes are cut: ``push(5)`` is five times ``push(1)``.
 - Cut law: stop after any group, give its ``memo`` to ``restore`` of a fresh grouper, push
-  its ``pending`` outputs again in that order (they complete no group) and go on: the same
-  groups follow, with ordinals counted anew.
+  its ``pending`` outputs again in that order and go on: the same groups follow, with
+  ordinals counted anew. Only an output that spans several groups (``concat``) completes
+  one when it is pushed again.
 
-A grouper belongs to one thread at a time; the engine calls it under its own lock.
+A grouper belongs to one thread at a time; the engine calls it under its own lock. Groupers
+build no function per push (so no lambda and no generator expression): free-threaded
+CPython 3.13 never frees one.
 """
 
 from __future__ import annotations
@@ -44,6 +47,15 @@ class Grouper(Protocol):
         """Whether ``push`` needs one size for each output: its length, in whatever unit."""
         ...
 
+    @property
+    def largest(self) -> int | None:
+        """The largest size that some group can hold; None where there is no limit.
+
+        Whoever knows the outputs checks it (``0 <= size <= largest``) before pushing, so
+        that the error names the sample; ``push`` checks again.
+        """
+        ...
+
     def push(self, count: int, sizes: Sequence[int] | None = None) -> list[Group]:
         """Tell of ``count`` more outputs; the groups they complete, in order.
 
@@ -64,6 +76,14 @@ class Grouper(Protocol):
         ...
 
 
+def check_size(size: int, ordinal: int, largest: int | None, cure: str) -> None:
+    """Refuse a size that no group can hold."""
+    if size < 0:
+        raise ValueError(f"output {ordinal} has the negative size {size}")
+    if largest is not None and size > largest:
+        raise ValueError(f"output {ordinal} has size {size}, above the limit of {largest}: {cure}")
+
+
 class Batches:
     """Every ``size`` consecutive outputs; takes time per batch, not per output.
 
@@ -73,6 +93,7 @@ class Batches:
     """
 
     needs_size = False
+    largest: int | None = None
 
     def __init__(self, size: int, *, drop_last: bool = False) -> None:
         if size < 1:
