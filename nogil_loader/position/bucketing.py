@@ -31,6 +31,7 @@ class Buckets:
     """
 
     needs_size = True
+    done = False
 
     def __init__(
         self,

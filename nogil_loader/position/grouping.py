@@ -56,6 +56,11 @@ class Grouper(Protocol):
         """
         ...
 
+    @property
+    def done(self) -> bool:
+        """Whether no further group can come, whatever is pushed."""
+        ...
+
     def push(self, count: int, sizes: Sequence[int] | None = None) -> list[Group]:
         """Tell of ``count`` more outputs; the groups they complete, in order.
 
@@ -93,6 +98,7 @@ class Batches:
     """
 
     needs_size = False
+    done = False
     largest: int | None = None
 
     def __init__(self, size: int, *, drop_last: bool = False) -> None:

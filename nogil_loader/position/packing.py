@@ -81,6 +81,7 @@ class Fitted:
     """Packs of whole outputs, by first fit or best fit over a bounded number of open packs."""
 
     needs_size = True
+    done = False
 
     def __init__(
         self, length: int, rows: int, open_packs: int, *, best: bool, drop_last: bool
@@ -210,6 +211,7 @@ class Concatenated:
     """Packs of tokens laid end to end; an output may run on into the next pack or group."""
 
     needs_size = True
+    done = False
     largest: int | None = None
 
     def __init__(self, length: int, rows: int, *, drop_last: bool) -> None:

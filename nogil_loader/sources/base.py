@@ -24,9 +24,13 @@ JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | Non
 class Reader(Protocol):
     """Random access to the samples of an opened source."""
 
-    threads: int | None
-    """None: reading is CPU work (or a page-cache read) and runs on the shared workers.
-    A number: reading blocks, and gets that many threads of its own."""
+    @property
+    def threads(self) -> int | None:
+        """None: reading is CPU work (or a page-cache read), done by the shared workers.
+
+        A number: reading blocks, and gets that many threads of its own.
+        """
+        ...
 
     def __len__(self) -> int:
         """How many samples there are."""
@@ -100,8 +104,10 @@ class StreamReader(Protocol):
 class StreamSource(Protocol):
     """The description of data that only comes in order (a generator, a pipe, a queue)."""
 
-    stream: bool
-    """True. What tells a stream from a source with random access."""
+    @property
+    def stream(self) -> bool:
+        """True. What tells a stream from a source with random access."""
+        ...
 
     def open(self, resume: JSON = None) -> StreamReader:
         """Begin, or continue from a snapshot."""

@@ -1,0 +1,324 @@
+"""Batch buffers: rows that many workers write, in the structure that the samples have.
+
+Guarantees
+- Any thread may write any rows, each row once; disjoint rows need no lock.
+- The sample at the lowest row sets the structure, shapes and dtypes. A sample that differs is
+  never cast, cut or broadcast: the batch ends in a ``CollateError`` that names both.
+- Arrays and numbers become arrays with a first axis of rows; strings, bytes, None and other
+  objects become lists; dicts and tuples keep their structure.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nogil_loader.engine.errors import CollateError, UndeclaredFuture
+
+Allocate: TypeAlias = "Callable[[tuple[int, ...], np.dtype[np.generic]], NDArray[np.generic]]"
+"""(shape, dtype) -> an uninitialised array; a device gives pinned memory here."""
+
+_NUMBERS: dict[type, np.dtype[np.generic]] = {
+    bool: np.dtype(np.bool_),
+    int: np.dtype(np.int64),
+    float: np.dtype(np.float64),
+    complex: np.dtype(np.complex128),
+}
+
+
+class _MisfitError(Exception):
+    """A value does not have the structure of the buffer."""
+
+
+class _Node(Protocol):
+    size: int
+
+    def write(self, row: int, values: Sequence[object]) -> None: ...
+
+    def result(self, rows: int) -> object: ...
+
+
+class _Arrays:
+    """Equal-shaped arrays, stacked."""
+
+    def __init__(self, value: NDArray[np.generic], rows: int, allocate: Allocate) -> None:
+        self.shape = value.shape
+        self.dtype = value.dtype
+        self.array = allocate((rows, *value.shape), value.dtype)
+        self.size = self.array.nbytes
+
+    def write(self, row: int, values: Sequence[object]) -> None:
+        array, shape, dtype = self.array, self.shape, self.dtype
+        for value in values:
+            if not isinstance(value, np.ndarray) or value.shape != shape or value.dtype != dtype:
+                raise _MisfitError
+            array[row] = value
+            row += 1
+
+    def result(self, rows: int) -> object:
+        return self.array if rows == len(self.array) else self.array[:rows]
+
+
+class _Numbers:
+    """Numbers of one type, as a one-dimensional array."""
+
+    def __init__(self, value: object, rows: int, allocate: Allocate) -> None:
+        self.type = type(value)
+        dtype = value.dtype if isinstance(value, np.generic) else _NUMBERS[self.type]
+        self.array = allocate((rows,), dtype)
+        self.size = self.array.nbytes
+
+    def write(self, row: int, values: Sequence[object]) -> None:
+        if set(map(type, values)) != {self.type}:
+            raise _MisfitError
+        try:
+            self.array[row : row + len(values)] = values  # type: ignore[assignment]
+        except OverflowError:
+            raise _MisfitError from None
+
+    def result(self, rows: int) -> object:
+        return self.array if rows == len(self.array) else self.array[:rows]
+
+
+class _Objects:
+    """Whatever is no array or number, in a list."""
+
+    def __init__(self, value: object, rows: int, allocate: Allocate) -> None:
+        self.values: list[object] = [None] * rows
+        self.size = 0
+
+    def write(self, row: int, values: Sequence[object]) -> None:
+        for kind in set(map(type, values)):
+            if _is_arrayable(kind) or issubclass(kind, (dict, tuple)):
+                raise _MisfitError
+            if issubclass(kind, Future):
+                raise UndeclaredFuture(
+                    "an op returned a concurrent.futures.Future: declare it with "
+                    "map(fn, in_flight=n), n being how many may be unsettled at once"
+                )
+        self.values[row : row + len(values)] = values
+
+    def result(self, rows: int) -> object:
+        return self.values if rows == len(self.values) else self.values[:rows]
+
+
+class _Fields:
+    """Dicts with the same keys, column by column."""
+
+    def __init__(self, value: dict[object, object], rows: int, allocate: Allocate) -> None:
+        self.columns = [(key, _node(field, rows, allocate)) for key, field in value.items()]
+        self.size = sum(node.size for _, node in self.columns)
+
+    def write(self, row: int, values: Sequence[object]) -> None:
+        width = len(self.columns)
+        for value in values:
+            if not isinstance(value, dict) or len(value) != width:
+                raise _MisfitError
+        for key, node in self.columns:
+            try:
+                column = [value[key] for value in values]  # type: ignore[index]
+            except KeyError:
+                raise _MisfitError from None
+            node.write(row, column)
+
+    def result(self, rows: int) -> object:
+        return {key: node.result(rows) for key, node in self.columns}
+
+
+class _Items:
+    """Tuples (and named tuples) of the same length, item by item."""
+
+    def __init__(self, value: tuple[object, ...], rows: int, allocate: Allocate) -> None:
+        self.type = type(value)
+        self.columns = [_node(item, rows, allocate) for item in value]
+        self.size = sum(node.size for node in self.columns)
+
+    def write(self, row: int, values: Sequence[object]) -> None:
+        width = len(self.columns)
+        for value in values:
+            if type(value) is not self.type or len(value) != width:
+                raise _MisfitError
+        for number, node in enumerate(self.columns):
+            node.write(row, [value[number] for value in values])  # type: ignore[index]
+
+    def result(self, rows: int) -> object:
+        items = [node.result(rows) for node in self.columns]
+        make: Callable[[list[object]], object] = getattr(self.type, "_make", self.type)
+        return make(items)
+
+
+def _is_arrayable(kind: type) -> bool:
+    if kind in _NUMBERS or issubclass(kind, (np.number, np.bool_)):
+        return True
+    return issubclass(kind, np.ndarray) and not issubclass(kind, np.ma.MaskedArray)
+
+
+def _node(value: object, rows: int, allocate: Allocate) -> _Node:
+    if isinstance(value, dict):
+        return _Fields(value, rows, allocate)
+    if isinstance(value, tuple):
+        return _Items(value, rows, allocate)
+    if _is_arrayable(type(value)):
+        if isinstance(value, np.ndarray):
+            return _Arrays(value, rows, allocate)
+        return _Numbers(value, rows, allocate)
+    return _Objects(value, rows, allocate)
+
+
+class BatchBuffer:
+    """One batch while its rows are written, and then the batch itself.
+
+    ``name(row)`` says which sample a row is, for errors.
+    """
+
+    def __init__(self, rows: int, name: Callable[[int], str], allocate: Allocate) -> None:
+        self._rows = rows
+        self._name = name
+        self._allocate = allocate
+        self._node: _Node | None = None
+        self._lock = threading.Lock()
+        self._misfits: dict[int, object] = {}
+        self._spoilt: list[tuple[int, BaseException]] = []
+
+    def write(self, row: int, values: Sequence[object]) -> int:
+        """Put samples into consecutive rows; returns the bytes that this call allocated."""
+        node, allocated = self._node, 0
+        if node is None:
+            with self._lock:
+                if self._node is None:
+                    self._node = _node(values[0], self._rows, self._allocate)
+                    allocated = self._node.size
+                node = self._node
+        try:
+            node.write(row, values)
+        except _MisfitError:
+            self._write_each(node, row, values)
+        return allocated
+
+    def _write_each(self, node: _Node, row: int, values: Sequence[object]) -> None:
+        for value in values:
+            try:
+                node.write(row, (value,))
+            except _MisfitError:
+                self._misfits[row] = value
+            row += 1
+
+    def spoil(self, row: int, error: BaseException) -> None:
+        """A row could not be written at all."""
+        self._spoilt.append((row, error))
+
+    @property
+    def misfit(self) -> bool:
+        """Whether ``result`` will raise."""
+        return bool(self._misfits or self._spoilt)
+
+    def result(self, rows: int | None = None) -> object:
+        """The batch, once every row was written. Raises ``CollateError`` if one did not fit."""
+        rows = self._rows if rows is None else rows
+        if self._spoilt:
+            raise min(self._spoilt, key=lambda item: item[0])[1]
+        assert self._node is not None
+        if self._misfits:
+            raise self._explain(self._node, rows)
+        return self._node.result(rows)
+
+    def _explain(self, node: _Node, rows: int) -> CollateError:
+        """Name the lowest row and the first that differs from it, whoever wrote first."""
+        values = [self._misfits[row] if row in self._misfits else None for row in range(rows)]
+        if 0 in self._misfits:
+            lowest = self._misfits[0]
+            model = _node(lowest, 1, np.empty)
+            for row in range(1, rows):
+                value = values[row] if row in self._misfits else _row_of(node.result(rows), row)
+                try:
+                    model.write(0, (value,))
+                except _MisfitError:
+                    return self._difference(lowest, row, value)
+        row = min(row for row in self._misfits if row) if self._misfits.keys() - {0} else 0
+        return self._difference(_row_of(node.result(rows), 0), row, self._misfits[row])
+
+    def _difference(self, lowest: object, row: int, value: object) -> CollateError:
+        where, first, second = _first_difference("", lowest, value)
+        place = f"field {where}" if where else "the sample"
+        cure = "cast it in a map"
+        if "array" in first and "array" in second and first.split()[-1] == second.split()[-1]:
+            cure = "pad(...), bucket(...) or a map that makes the shapes equal"
+        return CollateError(
+            f"{place} is {first} in {self._name(0)}, the first of the batch, but {second} in "
+            f"{self._name(row)}; nothing is cast or cut silently: use {cure}, "
+            f"or batch(..., collate=fn)"
+        )
+
+
+def stack(
+    cells: Sequence[object], name: Callable[[int], str], allocate: Allocate = np.empty
+) -> tuple[object, int]:
+    """A batch of samples that are all there, and the bytes it took."""
+    buffer = BatchBuffer(len(cells), name, allocate)
+    size = buffer.write(0, cells)
+    return buffer.result(), size
+
+
+def sizeof(value: object) -> int:
+    """Bytes of a sample: arrays, bytes, strings and what containers hold of them."""
+    if isinstance(value, np.ndarray):
+        return value.nbytes
+    if isinstance(value, (bytes, bytearray, str)):
+        return len(value)
+    if isinstance(value, memoryview):
+        return value.nbytes
+    if isinstance(value, dict):
+        return sum(sizeof(item) for item in value.values())
+    if isinstance(value, (tuple, list)):
+        return sum(sizeof(item) for item in value)
+    return sys.getsizeof(value)
+
+
+def _row_of(batch: object, row: int) -> object:
+    """The sample that was written to a row."""
+    if isinstance(batch, dict):
+        return {key: _row_of(value, row) for key, value in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(_row_of(value, row) for value in batch)
+    item: object = batch[row]  # type: ignore[index]
+    return item
+
+
+def _first_difference(where: str, one: object, other: object) -> tuple[str, str, str]:
+    """The path of the first part in which two samples differ, and what each has there."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        if one.keys() != other.keys():
+            return (
+                where,
+                f"a dict of {sorted(map(str, one))}",
+                f"a dict of {sorted(map(str, other))}",
+            )
+        for key in one:
+            path = f"{where}[{key!r}]"
+            found = _first_difference(path, one[key], other[key])
+            if found[1] != found[2]:
+                return found
+    if isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other):
+        for number, (left, right) in enumerate(zip(one, other, strict=True)):
+            found = _first_difference(f"{where}[{number}]", left, right)
+            if found[1] != found[2]:
+                return found
+    return where, _describe(one), _describe(other)
+
+
+def _describe(value: object) -> str:
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {value.shape} and dtype {value.dtype}"
+    if isinstance(value, (dict, tuple)):
+        return f"a {type(value).__name__} of {len(value)}"
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 1 << 63:
+        return "an int beyond 64 bits"
+    if isinstance(value, np.generic) or type(value) in _NUMBERS:
+        return f"a number of type {type(value).__name__}".replace("64", "")
+    return f"a {type(value).__name__}"

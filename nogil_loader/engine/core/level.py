@@ -1,0 +1,463 @@
+"""A level: its frontier, and the groups that its outputs form.
+
+Guarantees
+- ``front`` only grows; every unit before it has an outcome, and outcomes are judged in unit
+  order, whatever order they arrive in. So skips, failures, groups and points do not depend
+  on time.
+- Nothing behind a failure is ever judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from nogil_loader.engine.core.block import Block, Failure, Ident, Skip, as_tuple, unit_of
+from nogil_loader.engine.core.spec import LevelSpec
+from nogil_loader.position.grouping import Group, Grouper
+
+if TYPE_CHECKING:
+    from nogil_loader.engine.core.segment import Segment
+
+_SHARE_FROM = 100
+"""A share of skips is judged once this many units were seen."""
+
+
+class Point(NamedTuple):
+    """Where a delivered value ends: all that a resume needs, level by level."""
+
+    unit: int
+    """Every unit before this one is accounted for, but the pending ones."""
+    after: Ident | None = None
+    """Of ``unit`` itself, the cells up to and including this one are too."""
+    pending: tuple[Ident, ...] = ()
+    """Cells before the point that wait in open groups."""
+    memo: object = None
+    """What the grouper needs to assign the pending cells as before."""
+    dropped: tuple[int, ...] = ()
+    """Skips so far, by op of the level (empty: none)."""
+    below: Point | None = None
+    """The same for the level below, at the end (or beginning) of the unit."""
+
+
+class Span(NamedTuple):
+    """What a unit of an upper level is made of."""
+
+    begin: Point
+    end: Point
+    weight: int
+    """Outputs of level 0 in it."""
+    first: int
+    """The level-0 unit its first cell came from: batch-level randomness keys by it."""
+
+
+class Slot:
+    """A batch with early rows, while its rows are being written."""
+
+    __slots__ = ("buffer", "left", "misfit", "number", "rows", "size")
+
+    def __init__(self, number: int, rows: int) -> None:
+        self.number = number
+        self.rows = rows
+        self.left = rows
+        self.buffer: object = None
+        """Set by the workers' side; the core only keeps it."""
+        self.size = 0
+        """Bytes of the buffer, set with it."""
+        self.misfit = False
+        """Set by the workers' side: some row does not fit, so collating will explain it."""
+
+
+class Closed(NamedTuple):
+    """A group whose members are known: to be collated, then a unit of the next level."""
+
+    level: int
+    number: int
+    cells: list[object]
+    idents: Sequence[Ident]
+    layout: object
+    span: Span
+    size: int
+
+
+class Delivery:
+    """Values for the consumer, in order, or the end or failure of the run."""
+
+    __slots__ = (
+        "dropped",
+        "ended",
+        "failure",
+        "ids",
+        "level",
+        "size",
+        "spans",
+        "start",
+        "values",
+        "weight",
+    )
+
+    def __init__(self, level: int, start: int, values: Sequence[object]) -> None:
+        self.level = level
+        self.start = start
+        self.values = values
+        self.ids: list[Ident] | None = None
+        self.spans: list[Span] | None = None
+        self.dropped: tuple[int, ...] = ()
+        self.weight = 0
+        self.size = 0
+        self.failure: Failure | None = None
+        self.ended = False
+        """The run is over; with ``failure`` set, by that."""
+
+    def ident(self, index: int) -> Ident:
+        """The place of ``values[index]`` in its level."""
+        return self.start + index if self.ids is None else self.ids[index]
+
+    def point(self, index: int) -> Point:
+        """Where to go on after ``values[index]``."""
+        ident = self.ident(index)
+        unit = unit_of(ident)
+        last = index + 1 == len(self.values) or unit_of(self.ident(index + 1)) != unit
+        span = None if self.spans is None else self.spans[unit - self.start]
+        if last:
+            below = None if span is None else span.end
+            return Point(unit + 1, None, (), None, self.dropped, below)
+        below = None if span is None else span.begin
+        return Point(unit, ident, (), None, self.dropped, below)
+
+
+class Level:
+    """See the top of this module."""
+
+    def __init__(self, number: int, spec: LevelSpec, point: Point | None) -> None:
+        self.number = number
+        self.spec = spec
+        self.segments: list[Segment] = []
+        self.grouper: Grouper | None = spec.grouper() if spec.grouper is not None else None
+        self.point = point if point is not None else Point(0)
+        """Where the last closed group ended."""
+        self.after: Ident | None = self.point.after
+        self.dropped = self.point.dropped
+        self.replay: dict[int, frozenset[Ident]] = {}
+        """Stand-in unit -> the cells of a unit before the point that are pending."""
+        self.stand_in: dict[int, int] = {}
+        """Stand-in unit -> the unit it stands for."""
+        if self.point.pending:
+            self._plan_replay(self.point.pending)
+        if self.grouper is not None and point is not None:
+            self.grouper.restore(point.memo, len(point.pending))  # type: ignore[arg-type]
+        self.first = self.front = self.point.unit - len(self.replay)
+        self.stop: int | None = None
+        """The unit after the last: of the data, or the failing one."""
+        self.failure: Failure | None = None
+        self.ended = False
+        self.waiting: dict[int, Block] = {}
+        self.spans: dict[int, Span] = {}
+        self.slots: dict[int, Slot] = {}
+        self.groups = 0
+        """Number of the next group: a unit of the level above."""
+        self.skipped: list[Skip] = []
+        self.errors: dict[int, list[BaseException]] = {}
+        self.judged = 0
+        """Outputs of level 0 that were judged and kept."""
+        self.owed = 0
+        """Level-0 outputs behind judged units that no group has taken over yet."""
+        self.spare = 0
+        """Level-0 outputs behind units of which nothing came: to be credited."""
+        self.freed = 0
+        """Bytes of blocks of which nothing came: to be given back."""
+        self.since: float | None = None
+        """When the first member of the open group was judged."""
+        self.closed: list[Closed] = []
+        self.deliveries: list[Delivery] = []
+        # Outputs that wait for their group: one run of neighbours, or loose by ordinal.
+        self.pushed = 0
+        self.pooled = 0
+        """Ordinal of the first output in the pool."""
+        self.pool: list[object] = []
+        self.pool_ids: list[Ident] = []
+        self.pool_sizes: list[int] = []
+        self.loose: dict[int, tuple[object, Ident, int]] = {}
+
+    def _plan_replay(self, pending: tuple[Ident, ...]) -> None:
+        """Number the units to run again just below the point, so that order stays order."""
+        units = sorted({unit_of(ident) for ident in pending})
+        for number, unit in enumerate(units, self.point.unit - len(units)):
+            self.stand_in[number] = unit
+            self.replay[number] = frozenset(i for i in pending if unit_of(i) == unit)
+
+    def arrive(self, block: Block, now: float) -> None:
+        """A block has been through every op; judge whatever the frontier reaches."""
+        waiting = self.waiting
+        waiting[block.start] = block
+        every = self.spec.boundary
+        while self.front in waiting and self.failure is None:
+            front = self.front
+            block = waiting[front]
+            del waiting[front]
+            if every is not None and front // every != (block.stop - 1) // every:
+                rest = block.split((front // every + 1) * every)
+                waiting[rest.start] = rest
+            self.front = block.stop
+            self._judge(block, now)
+            if every is not None and self.front % every == 0 and self.grouper is not None:
+                self._close(self.grouper.boundary(), (), 0)
+
+    def deliver_early(self, block: Block) -> None:
+        """Completion order: deliver now; the frontier only keeps count."""
+        if block.skips or block.failure is not None or self.after is not None or not block.cells:
+            return
+        if self.number == 0:
+            self.judged += len(block.cells)
+            self.owed += len(block.cells)
+        else:
+            self._take_over(block)
+        self.deliveries.append(self._delivery(block, block.cells))
+        block.cells, block.ids, block.size = [], [], 0
+
+    def close_open(self) -> None:
+        """The first member of the open group has waited long enough."""
+        if self.grouper is not None:
+            self._close(self.grouper.boundary(), (), 0)
+        self.since = None
+
+    def finish(self) -> None:
+        """Every unit that there will be was judged: close what is open."""
+        self.ended = True
+        if self.failure is None and self.grouper is not None:
+            self._close(self.grouper.flush(), (), 0)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left to judge."""
+        if self.failure is not None or (self.grouper is not None and self.grouper.done):
+            return True
+        return self.stop is not None and self.front >= self.stop
+
+    def _judge(self, block: Block, now: float) -> None:
+        if block.skips:
+            self._judge_between_skips(block, now)
+        else:
+            self._accept(block, now)
+        if block.failure is not None and self.failure is None:
+            self.failure = block.failure
+
+    def _judge_between_skips(self, block: Block, now: float) -> None:
+        """Count each skip at its own place, so that points and limits fall where they must."""
+        skips = sorted(block.skips or (), key=lambda skip: as_tuple(skip.ident))
+        block.skips = None
+        for skip in skips:
+            if self._accounted(skip.ident):
+                continue
+            head, block = _divide(block, skip.ident)
+            self._accept(head, now)
+            self._count(skip)
+            if self.failure is not None:
+                return
+        self._accept(block, now)
+
+    def _count(self, skip: Skip) -> None:
+        dropped = self.dropped or (0,) * len(self.spec.ops)
+        op = skip.op
+        count = dropped[op] + 1
+        self.dropped = (*dropped[:op], count, *dropped[op + 1 :])
+        self.skipped.append(skip)
+        limit = self.spec.ops[op].policy.max_skips
+        if limit is None:
+            return
+        errors = self.errors.setdefault(op, [])
+        errors.append(skip.error)
+        seen = unit_of(skip.ident) + 1
+        if isinstance(limit, float):
+            exceeded = seen >= _SHARE_FROM and count > limit * seen
+        else:
+            exceeded = count > limit
+        if exceeded:
+            name = self.spec.ops[op].name
+            what = f"{count} of {seen} samples were skipped in stage {name!r} (max_skips={limit})"
+            cause = [error for error in errors if isinstance(error, Exception)]
+            self.failure = Failure(self.number, skip.ident, op, ExceptionGroup(what, cause))
+
+    def _accounted(self, ident: Ident) -> bool:
+        return self.after is not None and as_tuple(ident) <= as_tuple(self.after)
+
+    def _accept(self, block: Block, now: float) -> None:
+        if block.start in self.replay:
+            self._keep_pending(block, self.replay[block.start])
+        elif self.after is not None:
+            self._pass_over(block)
+        if self.number > 0:
+            self._take_over(block)
+        if self.spec.rows is not None:
+            self.judged += block.count
+            return
+        cells = block.cells
+        if not cells:
+            self.freed += block.size
+            return
+        if self.number == 0:
+            self.judged += len(cells)
+            self.owed += len(cells)
+        if self.grouper is None:
+            self.deliveries.append(self._delivery(block, cells))
+        else:
+            if self.since is None:
+                self.since = now
+            self._push(self.grouper, block)
+
+    def _keep_pending(self, block: Block, pending: frozenset[Ident]) -> None:
+        """A unit run again for the cells of it that waited in open groups at the cut."""
+        assert block.cells is not None
+        block.drop([i for i in range(len(block.cells)) if block.ident(i) not in pending])
+
+    def _pass_over(self, block: Block) -> None:
+        """Of a unit that was cut, forget the cells delivered before the cut."""
+        assert block.cells is not None
+        passed = [i for i in range(len(block.cells)) if self._accounted(block.ident(i))]
+        if passed:
+            block.drop(passed)
+        if self.after is not None and block.stop > unit_of(self.after):
+            self.after = None
+
+    def _take_over(self, block: Block) -> None:
+        """Units of an upper level carry outputs of level 0, which are given back when
+        nothing came of the unit and otherwise belong to the next group or delivery."""
+        alive = None if block.ids is None else {unit_of(ident) for ident in block.ids}
+        for unit in range(block.start, block.stop):
+            if unit in self.spans:
+                weight = self.spans[unit].weight
+                if alive is None or unit in alive:
+                    self.owed += weight
+                else:
+                    self.spare += weight
+
+    def _delivery(self, block: Block, cells: Sequence[object]) -> Delivery:
+        delivery = Delivery(self.number, block.start, cells)
+        delivery.ids = block.ids
+        delivery.dropped = self.dropped
+        delivery.weight, self.owed = self.owed, 0
+        delivery.size = block.size
+        if self.number > 0:
+            delivery.spans = [self.spans[unit] for unit in range(block.start, block.stop)]
+            for unit in range(block.start, block.stop):
+                del self.spans[unit]
+        return delivery
+
+    def _forget_spans(self, unit: int) -> None:
+        for old in [number for number in self.spans if number < unit]:
+            del self.spans[old]
+
+    # Grouping ---------------------------------------------------------------------------
+
+    def _push(self, grouper: Grouper, block: Block) -> None:
+        cells = block.cells
+        assert cells is not None
+        sizes: list[int] | None = None
+        if grouper.needs_size:
+            sizes = [cell[0] for cell in cells]  # type: ignore[index]
+            cells = [cell[1] for cell in cells]  # type: ignore[index]
+        ids: Sequence[Ident] = range(block.start, block.stop) if block.ids is None else block.ids
+        each = block.size // len(cells)
+        begin = self.pushed
+        self.pushed += len(cells)
+        if self.spec.neighbours:
+            self.pool.extend(cells)
+            self.pool_ids.extend(ids)
+            self.pool_sizes.extend([each] * len(cells))
+        else:
+            ordinals = range(begin, self.pushed)
+            for ordinal, cell, ident in zip(ordinals, cells, ids, strict=True):
+                self.loose[ordinal] = (cell, ident, each)
+        self._close(grouper.push(len(cells), sizes), ids, begin)
+
+    def _close(self, groups: Sequence[Group], ids: Sequence[Ident], begin: int) -> None:
+        for group in groups:
+            if self.spec.neighbours:
+                self._close_neighbours(group)
+            else:
+                self._close_loose(group, ids, begin)
+        if groups:
+            self.since = None
+
+    def _close_neighbours(self, group: Group) -> None:
+        """The members are the oldest outputs that wait, so what follows is known, too."""
+        passed = group.items[0] - self.pooled
+        if passed:  # an epoch's remainder that drop_last leaves out
+            del self.pool[:passed], self.pool_ids[:passed], self.pool_sizes[:passed]
+            self.spare += passed
+            self.owed -= passed
+        count = len(group.items)
+        self.pooled += passed + count
+        cells, idents = self.pool[:count], self.pool_ids[:count]
+        size = sum(self.pool_sizes[:count])
+        following = self.pool_ids[count] if count < len(self.pool_ids) else None
+        del self.pool[:count], self.pool_ids[:count], self.pool_sizes[:count]
+        end = self._end(idents[-1], following)._replace(memo=group.memo)
+        self._emit(group, cells, idents, end, weight=count, size=size)
+
+    def _close_loose(self, group: Group, ids: Sequence[Ident], begin: int) -> None:
+        """The members came at any time; what was pushed when it closed is the point."""
+        members = [self.loose[ordinal] for ordinal in group.items]
+        here = group.upto - begin
+        if ids:
+            end = self._end(ids[here - 1], ids[here] if here < len(ids) else None)
+        else:
+            end = Point(self.front, None, (), None, self.dropped)
+        pending = tuple(self.loose[ordinal][1] for ordinal in group.pending)
+        end = end._replace(pending=pending, memo=group.memo)
+        done = set(group.items).difference(group.pending)
+        for ordinal in done:
+            del self.loose[ordinal]
+        size = sum(member[2] for member in members)
+        cells, idents = [member[0] for member in members], [member[1] for member in members]
+        self._emit(group, cells, idents, end, weight=len(done), size=size)
+
+    def _emit(
+        self,
+        group: Group,
+        cells: list[object],
+        idents: list[Ident],
+        end: Point,
+        weight: int,
+        size: int,
+    ) -> None:
+        first = unit_of(idents[0])
+        if self.number > 0:
+            inside = end.after is not None
+            below = self.spans[end.unit].begin if inside else self.spans[end.unit - 1].end
+            end = end._replace(below=below)
+            first = self.spans[first].first
+            weight = self.owed
+            self._forget_spans(end.unit)
+        self.owed -= weight
+        span = Span(self.point, end, weight, first)
+        self.closed.append(
+            Closed(self.number, self.groups, cells, idents, group.layout, span, size)
+        )
+        self.groups += 1
+        self.point = end
+
+    def _end(self, last: Ident, following: Ident | None) -> Point:
+        unit = unit_of(last)
+        if following is not None and unit_of(following) == unit:
+            return Point(unit, last, (), None, self.dropped)
+        return Point(unit + 1, None, (), None, self.dropped)
+
+
+def _divide(block: Block, ident: Ident) -> tuple[Block, Block]:
+    """The cells before ``ident`` and those behind it, as two blocks for judging only."""
+    assert block.cells is not None
+    ids: list[Ident] = list(range(block.start, block.stop)) if block.ids is None else block.ids
+    index = 0
+    while index < len(ids) and as_tuple(ids[index]) < as_tuple(ident):
+        index += 1
+    unit = unit_of(ident)
+    total = len(block.cells) or 1
+    head = Block(block.level, block.op, block.start, unit - block.start, block.cells[:index])
+    head.ids = ids[:index]
+    head.size = block.size * index // total
+    rest = Block(block.level, block.op, unit, block.stop - unit, block.cells[index:])
+    rest.ids = ids[index:]
+    rest.size = block.size - head.size
+    rest.failure = block.failure
+    return head, rest

@@ -1,0 +1,156 @@
+"""Reading a stream: the one thread that enters the iterator.
+
+Guarantees
+- The iterator is entered by this thread only, in order, and closed by it at the end.
+- A block never waits to fill: whatever has been read can be claimed at once.
+- It reads ahead no further than the run's look-ahead, and then parks.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import TYPE_CHECKING
+
+from nogil_loader.engine.core import Core, RunStart, Task
+from nogil_loader.sources.base import JSON, StreamReader
+
+if TYPE_CHECKING:
+    from nogil_loader.engine.workers import Engine
+
+_EVERY = 64
+"""Samples between two snapshots of the stream."""
+_LEAST = 64
+"""Samples that are read ahead at least."""
+
+
+class Feed:
+    """See the top of this module. ``passed`` samples are read and forgotten first."""
+
+    def __init__(self, engine: Engine, reader: StreamReader, start: RunStart) -> None:
+        self._engine = engine
+        self._reader = reader
+        self._samples: deque[object] = deque()
+        self._passed = start.passed
+        self._ahead = max(_LEAST, 2 * engine.core.base_window)
+        self._allowed = engine.core.claimed + self._ahead
+        self._announced = self.count = engine.core.claimed
+        """Units read so far: written by this thread alone."""
+        self._error: BaseException | None = None
+        self._ended = self._told = False
+        self._paused = False
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        self.snapshots: deque[tuple[int, JSON]] = deque()
+        """(unit, where the stream was before it), oldest first."""
+
+    def run(self) -> None:
+        """Read until the end, an error, or the close of the run."""
+        try:
+            self._read()
+        except BaseException as error:
+            self._error = _outcome(error)
+        finally:
+            self._ended = True
+            self._engine.wake_any()
+            self._reader.close()
+
+    def _read(self) -> None:
+        engine, samples = self._engine, self._samples
+        kind = engine.core.head.spec.kind
+        waiting = engine.parked[kind]
+        snapshots = self._snapshot(self.count)
+        passed = self._passed
+        for sample in self._reader:
+            if engine.closing:
+                return
+            if passed:
+                passed -= 1
+                continue
+            samples.append(sample)
+            self.count += 1
+            if snapshots and self.count % _EVERY == 0:
+                self._snapshot(self.count)
+            if waiting:
+                engine.wake(kind)
+            if self.count >= self._allowed:
+                self._pause()
+
+    def _snapshot(self, unit: int) -> bool:
+        state = self._reader.snapshot()
+        if state is None:
+            return False
+        # The first one is taken before the samples that are passed over.
+        before = 0 if self.snapshots else self._passed
+        self.snapshots.append((unit - before, state))
+        return True
+
+    def _pause(self) -> None:
+        """Wait for room. The flag goes up before the bound is looked at once more."""
+        self._paused = True
+        while self.count >= self._allowed and not self._engine.closing:
+            self._lock.acquire()
+        self._paused = False
+
+    def wake(self) -> None:
+        """Let a parked reader look again; from any thread, any number of times."""
+        try:
+            self._lock.release()
+        except RuntimeError:
+            pass  # somebody was first, and the reader has yet to take notice
+
+    def interrupt(self) -> None:
+        """Make a blocked read return, where the stream can do that."""
+        self._reader.interrupt()
+        self.wake()
+
+    @property
+    def news(self) -> bool:
+        """Whether more was read, or the end reached, than the core knows."""
+        return self.count > self._announced or (self._ended and not self._told)
+
+    def announce(self, core: Core, now: float) -> None:
+        """With the core's lock: tell it what has been read, and the reader what is wanted."""
+        ended = self._ended  # before the count: once it is set, the count is final
+        count = self.count
+        if count > self._announced:
+            self._announced = count
+            core.arrived(count)
+        if ended and not self._told:
+            self._told = True
+            core.end(count, now, self._error)
+        self._allowed = core.claimed + self._ahead
+        if self._paused and count < self._allowed - self._ahead // 2:
+            self.wake()
+
+    def supply(self, task: Task) -> None:
+        """With the core's lock: the samples for units that were just claimed."""
+        block = task.block
+        if block is None or block.level or block.cells is not None:
+            return
+        take = self._samples.popleft
+        block.cells = [take() for _ in range(block.count)]
+
+    def place(self, unit: int) -> tuple[JSON, int]:
+        """For a state: the last snapshot at or before the unit, and how far behind it it is."""
+        state: JSON = None
+        at = 0
+        for number, snapshot in list(self.snapshots):
+            if number > unit:
+                break
+            at, state = number, snapshot
+        return state, unit - at
+
+    def forget(self, unit: int) -> None:
+        """Snapshots that no state will need any more, with everything before ``unit`` taken."""
+        while len(self.snapshots) > 1 and self.snapshots[1][0] <= unit:
+            self.snapshots.popleft()
+
+
+def _outcome(error: BaseException) -> BaseException:
+    """A StopIteration out of ``iter()`` itself must not look like an early end."""
+    if isinstance(error, StopIteration):
+        wrong = RuntimeError("the source raised StopIteration")
+        wrong.__cause__ = error
+        return wrong
+    return error

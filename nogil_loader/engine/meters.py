@@ -1,0 +1,81 @@
+"""Counters that one worker writes and anyone may read.
+
+Guarantees
+- Nothing is shared on the way of a sample: each worker has a set of its own, merged on read.
+- A read while workers run is approximate by at most the block each of them is in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+BINS = 48
+"""Bins of the histogram of op times: bin b holds times of [2**(b-1), 2**b) ns a cell."""
+
+
+class OpMeter:
+    """What one worker did in one op."""
+
+    __slots__ = ("cells", "failures", "histogram", "seconds")
+
+    def __init__(self) -> None:
+        self.cells = 0
+        self.seconds = 0.0
+        self.failures = 0
+        self.histogram = [0] * BINS
+
+    def add(self, cells: int, seconds: float, failures: int) -> None:
+        """A block went through the op."""
+        self.cells += cells
+        self.seconds += seconds
+        self.failures += failures
+        if cells:
+            self.histogram[min(BINS - 1, int(seconds * 1e9 / cells).bit_length())] += cells
+
+
+class WorkerMeter:
+    """What one worker did in all: by (level, op), and how long it waited."""
+
+    __slots__ = ("blocks", "busy", "collate", "idle", "kind", "ops", "started")
+
+    def __init__(self, kind: int, ops: Iterable[int], now: float) -> None:
+        self.kind = kind
+        self.ops = [[OpMeter() for _ in range(count)] for count in ops]
+        self.collate = OpMeter()
+        self.busy = 0.0
+        self.idle = 0.0
+        self.blocks = 0
+        self.started = now
+
+
+@dataclass(frozen=True)
+class OpCount:
+    """An op, over all workers."""
+
+    cells: int = 0
+    seconds: float = 0.0
+    failures: int = 0
+    histogram: tuple[int, ...] = field(default=(0,) * BINS)
+
+    def quantile(self, share: float) -> float:
+        """Seconds a cell that this share of the cells stayed below (upper edge of its bin)."""
+        total = sum(self.histogram)
+        seen = 0
+        for number, count in enumerate(self.histogram):
+            seen += count
+            if total and seen >= share * total:
+                return float(2**number) * 1e-9
+        return 0.0
+
+
+def merge(meters: Iterable[OpMeter]) -> OpCount:
+    """One op's counters over the workers."""
+    cells, seconds, failures = 0, 0.0, 0
+    histogram = [0] * BINS
+    for meter in meters:
+        cells += meter.cells
+        seconds += meter.seconds
+        failures += meter.failures
+        histogram = [a + b for a, b in zip(histogram, meter.histogram, strict=True)]
+    return OpCount(cells, seconds, failures, tuple(histogram))

@@ -1,0 +1,187 @@
+"""What the user holds: an iterator over batches, and the lifetime of their making.
+
+Guarantees
+- Every batch is handed out exactly once, however many threads share the run.
+- An op's exception reaches the consumer as the object that was raised, after the batches
+  before it; afterwards the run is closed.
+- When the run is closed, exhausted, abandoned or forgotten, its threads end by themselves.
+- ``next`` that times out, and Ctrl-C at any moment, lose nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import deque
+from queue import Empty
+from time import monotonic
+from types import TracebackType
+from typing import Generic, TypeVar, cast
+
+from nogil_loader.engine.core import Delivery, Failure, Point
+from nogil_loader.engine.errors import ForkedRun, RunClosed
+from nogil_loader.engine.program import Places
+from nogil_loader.engine.steps import Final
+from nogil_loader.engine.workers import Engine, finished
+
+T = TypeVar("T")
+
+_GRACE = 5.0
+"""Seconds that ``close`` waits for ops that are running."""
+_AT_EXIT = 0.5
+"""Seconds that the interpreter's exit waits for them."""
+
+
+class Run(Generic[T]):
+    """One pass over a pipeline, while it goes.
+
+    An iterator and a context manager. Made by ``Pipeline.run``; use it in a ``with`` block,
+    so that it is closed at once whatever happens in the body.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._pid = os.getpid()
+        self._ready: deque[tuple[Delivery, int]] = deque()
+        self._last: tuple[Delivery, int] | None = None
+        self._over: BaseException | None = None
+        self._ended = False
+        self.waited = 0.0
+        """Seconds that the consumer has waited for batches."""
+        self.yielded = 0
+        """Batches (or samples, where nothing is batched) handed out so far."""
+        self._finalizer = weakref.finalize(self, _forget, engine, os.getpid())
+
+    def __iter__(self) -> Run[T]:
+        return self
+
+    def __next__(self) -> T:
+        return self.next()
+
+    def next(self, timeout: float | None = None) -> T:
+        """The next batch.
+
+        ``timeout``: seconds to wait; then ``TimeoutError``, and nothing is lost: the next call
+        goes on waiting for the same batch. Raises ``StopIteration`` at the end, what an op
+        raised when it is its turn, and ``RunClosed`` after that or after ``close``.
+        """
+        if os.getpid() != self._pid:
+            raise ForkedRun(
+                "this run belongs to the process that started it: run anew in the child"
+            )
+        while True:
+            try:
+                delivery, index = self._ready.popleft()
+            except IndexError:
+                self._fetch(timeout)
+                continue
+            value = finished(delivery.values[index])
+            self._last = (delivery, index)
+            self.yielded += 1
+            return cast(T, value)
+
+    def _fetch(self, timeout: float | None) -> None:
+        """Wait for a delivery, and credit it at once: it is the consumer's now."""
+        if self._ended:
+            raise StopIteration
+        engine = self._engine
+        if self._over is not None or (engine.closing and engine.queue.empty()):
+            raise RunClosed("the run was closed: start another") from self._over
+        begun = monotonic()
+        try:
+            delivery = engine.queue.get(timeout=timeout)
+        except Empty:
+            raise TimeoutError(f"no batch within {timeout} s; nothing is lost, ask again") from None
+        finally:
+            self.waited += monotonic() - begun
+        if delivery is None:
+            if engine.closing:
+                engine.queue.put(None)  # another thread may wait, too
+                raise RunClosed("the run was closed: start another") from self._over
+            return
+        if delivery.ended:
+            engine.queue.put(delivery)
+            self._end(delivery)
+            return
+        self._ready.extend((delivery, index) for index in range(len(delivery.values)))
+        engine.credit(delivery)
+
+    def _end(self, delivery: Delivery) -> None:
+        if delivery.failure is not None:
+            self._fail(delivery.failure)
+        self._ended = True
+        raise StopIteration
+
+    def _fail(self, failure: Failure) -> None:
+        if self._over is not None:
+            raise RunClosed("the run has failed: start another") from self._over
+        error = failure.error
+        if isinstance(error, Final):
+            error = error.error
+        self._over = error
+        note = self._note(failure)
+        if note and not any(note == old for old in getattr(error, "__notes__", ())):
+            error.add_note(note)
+        self._engine.abandon()
+        raise error
+
+    def _note(self, failure: Failure) -> str:
+        """Stage, position and sample, for people."""
+        if failure.level < 0:
+            return ""
+        program = self._engine.program
+        ops = program.ops[failure.level]
+        stage = ops[failure.op].name if 0 <= failure.op < len(ops) else "collate"
+        if failure.op < 0 and failure.level == 0 and program.order is None:
+            stage = "source"
+        ident = failure.ident
+        unit = ident if isinstance(ident, int) else ident[0]
+        if failure.level:
+            return f"in stage {stage!r}, batch {unit}"
+        places = Places(program)
+        return f"in stage {stage!r}, position {places.position(unit)}, sample {places.ref(unit)!s}"
+
+    # Where it is ------------------------------------------------------------------------
+
+    def point(self) -> Point | None:
+        """Where the value that was last handed out ends; None before the first."""
+        last = self._last
+        return None if last is None else last[0].point(last[1])
+
+    # The end ----------------------------------------------------------------------------
+
+    def close(self, timeout: float | None = None) -> bool:
+        """Stop: ops that run finish, queued ones do not start, files and threads are let go.
+
+        ``timeout``: seconds to wait for running ops (5 by default); they are never
+        interrupted, and what they still return is discarded. Returns whether everything had
+        stopped in time. Idempotent, and allowed from any thread, also from within an op
+        (which does not wait for itself).
+        """
+        if os.getpid() != self._pid:
+            return True
+        self._finalizer.detach()
+        self._ready.clear()
+        return self._engine.stop(_GRACE if timeout is None else timeout)
+
+    def __enter__(self) -> Run[T]:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _forget(engine: Engine, pid: int) -> None:
+    """The run is gone: signal, and only at the exit of the interpreter wait a moment."""
+    if os.getpid() != pid:
+        return
+    if threading.main_thread().is_alive():
+        engine.abandon()
+    else:
+        engine.stop(_AT_EXIT)

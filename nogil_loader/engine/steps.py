@@ -1,0 +1,476 @@
+"""Carrying a block through ops: the loops that run the user's functions.
+
+Guarantees
+- One op after the other over the whole block; an op that raises is noted with its index and
+  the loop goes on behind it. What that means is for the core to decide.
+- No shared callable: every worker binds its own copy of each op once.
+- Nothing is created per sample but what the op itself makes (and the dict that holds it).
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from itertools import compress
+from time import monotonic, perf_counter
+from typing import Protocol, TypeAlias
+
+from nogil_loader.engine.core import Block, Ident, Task
+from nogil_loader.engine.core.block import RESOLVE, SUBSTITUTE, as_tuple
+from nogil_loader.engine.errors import FieldMissing
+from nogil_loader.engine.meters import OpMeter
+from nogil_loader.position.keys import Keyed
+
+Failed: TypeAlias = "list[tuple[int, BaseException]]"
+Fn: TypeAlias = "Callable[..., object]"
+
+READ, MAP, FILTER, FLAT_MAP, MEASURE = "read", "map", "filter", "flat_map", "measure"
+
+
+@dataclass(frozen=True)
+class Op:
+    """What a worker does with each cell; frozen and shared, bound before use."""
+
+    kind: str
+    fn: Fn
+    name: str
+    key: object = None
+    to: object = None
+    rng: bool = False
+    timed: bool = False
+    future: bool = False
+    substitute: Fn | None = None
+
+
+class Slot:
+    """Where a worker says what it is doing, for those who watch over timeouts and meters.
+
+    One writer, its worker; readers take what they see. ``work`` is replaced as a whole.
+    """
+
+    __slots__ = ("ident", "kind", "since", "stuck", "work")
+
+    def __init__(self, kind: int) -> None:
+        self.kind = kind
+        self.ident = threading.get_ident()
+        self.work: Work | None = None
+        self.since = 0.0
+        self.stuck = False
+        """The worker was given up: it has been replaced."""
+
+
+class Work:
+    """A timed op over a block, as far as it has come: ``len(out)`` cells are done."""
+
+    __slots__ = ("cells", "failed", "ids", "op", "out", "task")
+
+    def __init__(
+        self,
+        task: Task,
+        op: int,
+        cells: Sequence[object],
+        ids: Sequence[Ident] | None,
+        failed: Failed,
+    ) -> None:
+        self.task = task
+        self.op = op
+        self.cells = cells
+        self.ids = ids
+        self.failed = failed
+        self.out: list[object] = []
+
+
+class Place(Protocol):
+    """Where the units of a level are: what randomness is keyed by."""
+
+    def position(self, unit: int) -> int:
+        """The global position of a level-0 unit."""
+        ...
+
+    def reference(self, block: Block, index: int) -> object:
+        """What names a cell to people."""
+        ...
+
+
+class Step:
+    """An op bound for one worker."""
+
+    __slots__ = ("fn", "future", "key", "keyed", "kind", "name", "op", "substitute", "timed", "to")
+
+    def __init__(self, op: Op, fn: Fn, keyed: Keyed | None) -> None:
+        self.op = op
+        self.kind = op.kind
+        self.name = op.name
+        self.fn = fn
+        self.key = op.key
+        self.to = op.key if op.to is None else op.to
+        self.keyed = keyed
+        self.timed = op.timed
+        self.future = op.future
+        self.substitute = op.substitute
+
+
+def bind(fn: Fn) -> Fn:
+    """A copy of the callable that no other thread touches, where one can be made.
+
+    Objects with ``bind()`` say themselves; partials and bound methods are copied; a plain
+    function is used as it is, for module-level functions are free to share.
+    """
+    own = getattr(fn, "bind", None)
+    if own is not None and not isinstance(fn, type):
+        bound: Fn = own()
+        return bound
+    if isinstance(fn, functools.partial):
+        return copy.copy(fn)
+    method = getattr(fn, "__func__", None)
+    if method is not None:
+        rebound: Fn = method.__get__(fn.__self__)  # type: ignore[attr-defined]
+        return rebound
+    return fn
+
+
+def carry(
+    task: Task,
+    block: Block,
+    last: int,
+    steps: Sequence[Step],
+    place: Place,
+    slot: Slot,
+    meters: Sequence[OpMeter],
+) -> None:
+    """Take the block through the ops up to ``last``, or to the first op with a failure.
+
+    Leaves ``block.op`` at the next op to run. With failures (or futures), ``block.out``
+    holds the results of that op and ``task.failed`` (or ``task.futures``) says what is missing.
+    """
+    begun = perf_counter()
+    while block.op < last:
+        step = steps[block.op]
+        failed: Failed = []
+        if block.out is None:
+            cells = _inputs(block, step)
+            out = _run(task, block, step, cells, failed, place, slot)
+            if out is None:
+                return
+        else:
+            out = block.out
+            _complete(block, step, out, failed, place)
+        ended = perf_counter()
+        meters[block.op].add(len(out), ended - begun, len(failed))
+        begun = ended
+        if failed:
+            block.out = out
+            block.pending = ()
+            task.failed = failed
+            return
+        if step.future:
+            futures = [value for value in out if isinstance(value, Future)]
+            if futures:
+                block.out = out
+                task.futures = len(futures)
+                return
+        block.out = None
+        block.pending = ()
+        _take_shape(block, step.kind, out)
+        block.op += 1
+
+
+def _inputs(block: Block, step: Step) -> Sequence[object]:
+    """The cells to work on; units to read become cells here."""
+    if block.cells is None:
+        if block.alone:
+            block.cells, block.ids = [block.first], [block.first]
+        else:
+            block.cells = list(range(block.start, block.stop))
+    return block.cells
+
+
+def _run(
+    task: Task,
+    block: Block,
+    step: Step,
+    cells: Sequence[object],
+    failed: Failed,
+    place: Place,
+    slot: Slot,
+) -> list[object] | None:
+    """The results of a whole block, or None when the lease was revoked in between."""
+    if step.timed:
+        return _run_timed(task, block, step, cells, failed, place, slot)
+    out: list[object] = []
+    if step.keyed is not None:
+        _call_keyed(step, cells, _keys(block, place), out, failed)
+    elif step.key is not None:
+        _call_field(step.fn, step.key, step.to, step.kind, cells, out, failed)
+    elif step.kind == FLAT_MAP:
+        _call_many(step.fn, cells, out, failed)
+    else:
+        _call(step.fn, cells, out, failed)
+    return out
+
+
+def _call(fn: Fn, cells: Iterable[object], out: list[object], failed: Failed) -> None:
+    append = out.append
+    rest = iter(cells)
+    while True:
+        try:
+            for cell in rest:
+                append(fn(cell))
+            return
+        except BaseException as error:
+            _note(out, failed, error)
+
+
+def _call_many(fn: Fn, cells: Iterable[object], out: list[object], failed: Failed) -> None:
+    append = out.append
+    rest = iter(cells)
+    while True:
+        try:
+            for cell in rest:
+                append(list(fn(cell)))  # type: ignore[call-overload]
+            return
+        except BaseException as error:
+            _note(out, failed, error)
+
+
+def _call_field(
+    fn: Fn,
+    key: object,
+    to: object,
+    kind: str,
+    cells: Iterable[object],
+    out: list[object],
+    failed: Failed,
+) -> None:
+    """Ops of one field of a dict: the sample is copied, the field replaced."""
+    append = out.append
+    rest = iter(cells)
+    cell: object = None
+    while True:
+        try:
+            if kind == MAP and key == to:
+                for cell in rest:
+                    value = fn(cell[key])  # type: ignore[index]
+                    sample = cell.copy()  # type: ignore[attr-defined]
+                    sample[key] = value
+                    append(sample)
+            else:
+                for cell in rest:
+                    append(_field(fn, key, to, kind, cell))
+            return
+        except BaseException as error:
+            _note(out, failed, _explain(error, key, cell))
+
+
+def _field(fn: Fn, key: object, to: object, kind: str, cell: object) -> object:
+    value = fn(cell[key])  # type: ignore[index]
+    if kind == FILTER:
+        return value
+    if kind == FLAT_MAP:
+        return [_replaced(cell, key, to, child) for child in value]  # type: ignore[attr-defined]
+    return _replaced(cell, key, to, value)
+
+
+def _replaced(cell: object, key: object, to: object, value: object) -> object:
+    sample: dict[object, object] = dict(cell)  # type: ignore[call-overload]
+    if key != to:
+        del sample[key]
+    sample[to] = value
+    return sample
+
+
+def _explain(error: BaseException, key: object, cell: object) -> BaseException:
+    """A missing field is told from an op's own KeyError."""
+    if isinstance(error, KeyError) and isinstance(cell, dict) and key not in cell:
+        fields = ", ".join(map(repr, cell)) or "none"
+        missing = FieldMissing(f"no field {key!r} in the sample; its fields are {fields}")
+        missing.__cause__ = error
+        return missing
+    trace = error.__traceback__
+    raised_here = trace is not None and trace.tb_next is None
+    if isinstance(error, TypeError) and not isinstance(cell, dict) and raised_here:
+        return TypeError(f"key={key!r} needs samples that are dicts, not {type(cell).__name__}")
+    return error
+
+
+def _call_keyed(
+    step: Step,
+    cells: Sequence[object],
+    keys: Iterator[tuple[int, ...]],
+    out: list[object],
+    failed: Failed,
+) -> None:
+    """Ops with a generator of their own, keyed by the place of the sample."""
+    append = out.append
+    fn, key, to, kind, keyed = step.fn, step.key, step.to, step.kind, step.keyed
+    assert keyed is not None
+    rest = iter(cells)
+    cell: object = None
+    while True:
+        try:
+            for cell in rest:
+                rng = keyed(*next(keys))
+                if key is None:
+                    value = fn(cell, rng)
+                    append(list(value) if kind == FLAT_MAP else value)  # type: ignore[call-overload]
+                else:
+                    value = fn(cell[key], rng)  # type: ignore[index]
+                    append(_keyed_field(step, to, kind, cell, value))
+            return
+        except BaseException as error:
+            _note(out, failed, error if key is None else _explain(error, key, cell))
+
+
+def _keyed_field(step: Step, to: object, kind: str, cell: object, value: object) -> object:
+    if kind == FILTER:
+        return value
+    if kind == FLAT_MAP:
+        return [_replaced(cell, step.key, to, child) for child in value]  # type: ignore[attr-defined]
+    return _replaced(cell, step.key, to, value)
+
+
+def _run_timed(
+    task: Task,
+    block: Block,
+    step: Step,
+    cells: Sequence[object],
+    failed: Failed,
+    place: Place,
+    slot: Slot,
+) -> list[object] | None:
+    """An op with a time limit: publish before each cell, and stop when given up."""
+    work = Work(task, block.op, cells, block.ids, failed)
+    keys = _keys(block, place)
+    out = work.out
+    slot.work = work
+    for cell in cells:
+        key = next(keys)
+        slot.since = monotonic()
+        _one(step, cell, key, out, failed)
+        if task.revoked:
+            return None
+    slot.work = None
+    return out
+
+
+def _one(step: Step, cell: object, key: tuple[int, ...], out: list[object], failed: Failed) -> None:
+    """A single cell through the op."""
+    if step.keyed is not None:
+        _call_keyed(step, (cell,), iter((key,)), out, failed)
+    elif step.key is not None:
+        _call_field(step.fn, step.key, step.to, step.kind, (cell,), out, failed)
+    elif step.kind == FLAT_MAP:
+        _call_many(step.fn, (cell,), out, failed)
+    else:
+        _call(step.fn, (cell,), out, failed)
+
+
+def _complete(block: Block, step: Step, out: list[object], failed: Failed, place: Place) -> None:
+    """Fill in the results that a half-done op still lacks."""
+    if not block.pending:
+        return
+    keys = list(_keys(block, place))
+    assert block.cells is not None
+    for entry in block.pending:
+        index = entry.cell
+        cell = block.cells[index]
+        result: list[object] = []
+        wrong: Failed = []
+        if entry.how == RESOLVE:
+            _resolve(step, cell, out[index], result, wrong)
+        elif entry.how == SUBSTITUTE:
+            assert step.substitute is not None and entry.error is not None
+            _substitute(step, block, index, entry.error, place, result, wrong)
+        else:
+            _one(step, cell, keys[index], result, wrong)
+        out[index] = result[0]
+        failed.extend((index, error) for _, error in wrong)
+
+
+def _resolve(step: Step, cell: object, future: object, out: list[object], failed: Failed) -> None:
+    if not isinstance(future, Future):
+        out.append(future)
+        return
+    try:
+        value = future.result(timeout=0)
+        if step.key is not None:
+            value = _replaced(cell, step.key, step.to, value)
+        out.append(value)
+    except BaseException as error:
+        _note(out, failed, error)
+
+
+def _substitute(
+    step: Step,
+    block: Block,
+    index: int,
+    error: BaseException,
+    place: Place,
+    out: list[object],
+    failed: Failed,
+) -> None:
+    """Ask the stage's ``on_error`` function for a value; what it raises ends the run."""
+    assert step.substitute is not None and block.cells is not None
+    try:
+        value = step.substitute(place.reference(block, index), error)
+        if step.key is not None and step.kind == MAP:
+            value = _replaced(block.cells[index], step.key, step.to, value)
+        out.append(list(value) if step.kind == FLAT_MAP else value)  # type: ignore[call-overload]
+    except BaseException as raised:
+        _note(out, failed, Final(raised))
+
+
+class Final(BaseException):
+    """Wraps what a substitute raised: no policy applies to it any more."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+def _note(out: list[object], failed: Failed, error: BaseException) -> None:
+    """Keep the place of a failed cell. A StopIteration must not end anybody's loop."""
+    if isinstance(error, StopIteration):
+        stop = RuntimeError("an op raised StopIteration")
+        stop.__cause__ = error
+        error = stop
+    failed.append((len(out), error))
+    out.append(None)
+
+
+def _keys(block: Block, place: Place) -> Iterator[tuple[int, ...]]:
+    """(position, child, …) of each cell: what its randomness is keyed by."""
+    if block.ids is None:
+        if block.alone:
+            yield (place.position(block.first),)
+            return
+        for unit in range(block.start, block.stop):
+            yield (place.position(unit),)
+        return
+    for ident in block.ids:
+        unit, *children = as_tuple(ident)
+        yield (place.position(block.first if block.alone else unit), *children)
+
+
+def _take_shape(block: Block, kind: str, out: list[object]) -> None:
+    """What the results of an op make of the cells of the block."""
+    if kind == FILTER:
+        assert block.cells is not None
+        ids = range(block.start, block.stop) if block.ids is None else block.ids
+        block.ids = list(compress(ids, out))
+        block.cells = list(compress(block.cells, out))
+    elif kind == FLAT_MAP:
+        ids = range(block.start, block.stop) if block.ids is None else block.ids
+        children: list[Ident] = []
+        cells: list[object] = []
+        for ident, values in zip(ids, out, strict=True):
+            parent = as_tuple(ident)
+            cells.extend(values)  # type: ignore[arg-type]
+            children.extend((*parent, k) for k in range(len(values)))  # type: ignore[arg-type]
+        block.cells, block.ids = cells, children
+    else:
+        block.cells = out

@@ -1,0 +1,457 @@
+"""The threads of a run: take a task from the core, run it, give it back.
+
+Guarantees
+- Workers contain no decision about order, budget or failure; the core makes them all, under
+  one lock that is touched once a block.
+- An idle thread parks on a lock of its own and is woken by name: by whoever made work for
+  it, or by the consumer. No wake-up is lost: a thread parks *before* it looks for messages a
+  last time, and a message is left *before* its sender looks for a parked thread.
+- The consumer runs no transition of the core. It takes from a queue, leaves a credit, and
+  releases one parked thread.
+- Nothing here keeps the user's ``Run`` alive.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, wait
+from queue import SimpleQueue
+from time import monotonic, perf_counter
+
+from nogil_loader.engine.batches import BatchBuffer, sizeof, stack
+from nogil_loader.engine.core import Block, Core, Delivery, RunStart, Task
+from nogil_loader.engine.core.level import Closed, Slot
+from nogil_loader.engine.feed import Feed
+from nogil_loader.engine.lease import Keeper
+from nogil_loader.engine.meters import WorkerMeter
+from nogil_loader.engine.program import Places, Program, bind_steps
+from nogil_loader.engine.steps import Slot as WorkerSlot
+from nogil_loader.engine.steps import carry
+from nogil_loader.engine.threads import Threads
+from nogil_loader.sources.base import StreamReader
+
+_TRIES = 200
+"""Times that the core's lock is tried before the thread blocks on it; it is held for
+microseconds, and a blocking acquire of a contended lock costs a trip to the kernel."""
+
+
+class Parked:
+    """An idle thread: it holds on to ``lock``, which whoever wakes it releases."""
+
+    __slots__ = ("lock",)
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.lock.acquire()
+
+
+class Engine:
+    """The shared state of a run's threads."""
+
+    def __init__(
+        self,
+        program: Program,
+        start: RunStart,
+        pool: Executor | None = None,
+        host: Executor | None = None,
+        exhausted: Callable[[], None] | None = None,
+    ) -> None:
+        self.program = program
+        self.core = Core(program.core, start)
+        self.lock = threading.Lock()
+        self.queue: SimpleQueue[Delivery | None] = SimpleQueue()
+        """Deliveries; None wakes a consumer that waits while the run closes."""
+        self.credits: deque[tuple[int, int]] = deque()
+        self.settled: deque[Task] = deque()
+        self.parked: tuple[deque[Parked], ...] = tuple(deque() for _ in program.core.workers)
+        self.closing = False
+        self.own_pool = pool is None
+        self.pool = Threads() if pool is None else pool
+        self.host = host
+        self.context = contextvars.copy_context()
+        self.loops: list[Future[None]] = []
+        self.meters: list[WorkerMeter] = []
+        self.slots: list[WorkerSlot] = []
+        self.begun = monotonic()
+        self.exhausted = exhausted
+        reader = program.reader
+        self.feed = Feed(self, reader, start) if isinstance(reader, StreamReader) else None
+        self.keeper = Keeper(self) if _needs_keeper(program) else None
+        self.abandoned: list[str] = []
+        self.released = False
+
+    def start(self) -> None:
+        """Start every thread."""
+        with self.lock:
+            self._hand_over()
+        for kind, count in enumerate(self.program.core.workers):
+            for _ in range(count):
+                self.hire(kind)
+        if self.feed is not None:
+            self._submit(self.feed.run)
+        if self.keeper is not None:
+            self._submit(self.keeper.run)
+
+    def hire(self, kind: int) -> None:
+        """One more thread of a kind."""
+        pool = self.host if self.host is not None and kind == 0 else self.pool
+        context = self.context.copy()
+        self.loops.append(pool.submit(context.run, _work, self, kind))
+
+    def _submit(self, fn: Callable[[], None]) -> None:
+        self.loops.append(self.pool.submit(self.context.copy().run, fn))
+
+    # Messages ---------------------------------------------------------------------------
+
+    def acquire(self) -> None:
+        """Take the core's lock, without a trip to the kernel where it is free soon."""
+        acquire = self.lock.acquire
+        for _ in range(_TRIES):
+            if acquire(False):
+                return
+        acquire()
+
+    def collect(self, now: float) -> None:
+        """With the lock: tell the core what others left for it."""
+        core = self.core
+        credits, settled = self.credits, self.settled
+        while credits:
+            core.credit(*credits.popleft())
+        while settled:
+            core.settle(settled.popleft(), now)
+        if self.feed is not None:
+            self.feed.announce(core, now)
+        if self.closing and not core.closing:
+            core.close()
+        if core.deliveries:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
+        core = self.core
+        for delivery in core.deliveries:
+            self.queue.put(delivery)
+        core.deliveries.clear()
+
+    def messages(self) -> bool:
+        """Whether somebody left something that ``collect`` would find."""
+        if self.credits or self.settled:
+            return True
+        if self.closing and not self.core.closing:
+            return True
+        return self.feed is not None and self.feed.news
+
+    def wakeable(self) -> list[int]:
+        """With the lock: kinds with work and a parked thread."""
+        core, parked = self.core, self.parked
+        return [kind for kind in range(len(parked)) if parked[kind] and core.can(kind)]
+
+    def wake(self, kind: int) -> bool:
+        """Release one parked thread of a kind."""
+        try:
+            sleeper = self.parked[kind].pop()
+        except IndexError:
+            return False
+        sleeper.lock.release()
+        return True
+
+    def wake_any(self) -> None:
+        """Release one parked thread, whichever, to collect what was left."""
+        for kind in range(len(self.parked)):
+            if self.wake(kind):
+                return
+
+    def wake_all(self) -> None:
+        """Release every parked thread."""
+        for kind in range(len(self.parked)):
+            while self.wake(kind):
+                pass
+        if self.keeper is not None:
+            self.keeper.wake()
+        if self.feed is not None:
+            self.feed.wake()
+
+    def credit(self, delivery: Delivery) -> None:
+        """From the consumer: a delivery was taken."""
+        self.credits.append((delivery.weight, delivery.size))
+        self.wake_any()
+
+    # The end ----------------------------------------------------------------------------
+
+    def fail(self, error: BaseException) -> None:
+        """End the run with this error, whatever its order."""
+        self.acquire()
+        try:
+            self.core.abort(error)
+            self._hand_over()
+        finally:
+            self.lock.release()
+        self.wake_all()
+
+    def abandon(self) -> None:
+        """Signal the end, from anywhere, without waiting or taking a lock."""
+        self.closing = True
+        self.queue.put(None)
+        self.wake_all()
+
+    def stop(self, timeout: float | None) -> bool:
+        """Signal the end and wait for the threads; whether they are all gone in time."""
+        self.abandon()
+        if self.feed is not None:
+            self.feed.interrupt()
+        here = threading.get_ident()
+        if any(slot.ident == here for slot in self.slots):
+            return False
+        done = wait(self.loops, timeout)
+        gone = not done.not_done
+        if gone:
+            self.release()
+        return gone
+
+    def release(self) -> None:
+        """Give back what the run held, once no thread is inside an op."""
+        with self.lock:
+            if self.released:
+                return
+            self.released = True
+        for keeper in self.program.keepers:
+            keeper()
+        if self.own_pool:
+            self.pool.shutdown(wait=False)
+
+    def left(self) -> None:
+        """A loop ends; the last one out gives back what the run held."""
+        if self.own_pool:
+            running = sum(not loop.done() for loop in self.loops)
+            if running <= 1:
+                self.pool.shutdown(wait=False)
+
+
+def _needs_keeper(program: Program) -> bool:
+    for level in program.core.levels:
+        if level.max_wait is not None:
+            return True
+        for op in level.ops:
+            if op.timeout is not None or (op.policy.retries and op.policy.backoff is not None):
+                return True
+    return False
+
+
+class Worker:
+    """One thread's own things: its bound ops, its places in the data, its counters."""
+
+    __slots__ = ("engine", "kind", "meter", "parked", "places", "slot", "steps")
+
+    def __init__(self, engine: Engine, kind: int) -> None:
+        self.engine = engine
+        self.kind = kind
+        self.parked = Parked()
+        self.places = Places(engine.program)
+        self.steps = bind_steps(engine.program, self.places)
+        self.slot = WorkerSlot(kind)
+        self.meter = WorkerMeter(kind, map(len, engine.program.ops), monotonic())
+        engine.slots.append(self.slot)
+        engine.meters.append(self.meter)
+
+
+def _work(engine: Engine, kind: int) -> None:
+    """The life of a worker."""
+    worker = Worker(engine, kind)
+    try:
+        _loop(engine, worker, kind)
+    finally:
+        engine.wake_all()
+        engine.left()
+
+
+def _loop(engine: Engine, worker: Worker, kind: int) -> None:
+    core, lock = engine.core, engine.lock
+    meter, parked = worker.meter, worker.parked
+    mine = engine.parked[kind]
+    task: Task | None = None
+    while True:
+        now = monotonic()
+        futures: list[object] = []
+        engine.acquire()
+        try:
+            if task is not None:
+                if task.futures:
+                    assert task.block is not None and task.block.out is not None
+                    futures = task.block.out
+                core.finish(task, now)
+            engine.collect(now)
+            following = core.take(kind, now)
+            if following is not None and engine.feed is not None:
+                engine.feed.supply(following)
+            if core.deliveries:
+                engine._hand_over()
+            wakes = engine.wakeable()
+            if following is None:
+                if core.spent():
+                    break
+                mine.append(parked)
+        finally:
+            lock.release()
+        for other in wakes:
+            engine.wake(other)
+        if futures and task is not None:
+            _watch(engine, task, futures)
+        if engine.keeper is not None:
+            engine.keeper.nudge()
+        if engine.exhausted is not None and core.doomed:
+            _begin_next(engine)
+        task = following
+        if task is None:
+            _park(engine, worker)
+            meter.idle += monotonic() - now
+        else:
+            _run(engine, worker, task)
+            meter.busy += monotonic() - now
+            if worker.slot.stuck:
+                return
+
+
+def _begin_next(engine: Engine) -> None:
+    exhausted, engine.exhausted = engine.exhausted, None
+    if exhausted is not None:
+        exhausted()
+
+
+def _park(engine: Engine, worker: Worker) -> None:
+    """Wait to be woken, unless a message came in while nobody was seen to be parked."""
+    if engine.messages():
+        try:
+            engine.parked[worker.kind].remove(worker.parked)
+        except ValueError:
+            worker.parked.lock.acquire()  # already being woken
+        return
+    worker.parked.lock.acquire()
+
+
+def _run(engine: Engine, worker: Worker, task: Task) -> None:
+    if task.closed is not None:
+        _collate(engine, worker, task, task.closed)
+        return
+    block, segment = task.block, task.segment
+    assert block is not None and segment is not None
+    last = segment.spec.last
+    if block.level and block.op == 0 and block.cells and block.out is None:
+        block.cells = [finished(cell) for cell in block.cells]
+    carry(
+        task,
+        block,
+        last,
+        worker.steps[block.level],
+        worker.places,
+        worker.slot,
+        worker.meter.ops[block.level],
+    )
+    if task.revoked:
+        return
+    if task.slots and block.op == last and not task.failed and not task.futures:
+        _write_rows(engine, worker, task, block)
+    elif engine.program.core.memory is not None and block.cells is not None:
+        sizes = [sizeof(cell) for cell in (block.cells if block.out is None else block.out)]
+        block.size = sum(sizes)
+        task.largest = max(sizes, default=0)
+
+
+def finished(value: object) -> object:
+    """A unit of an upper level, as the user knows it."""
+    if type(value) is Slot:
+        assert isinstance(value.buffer, BatchBuffer)
+        return value.buffer.result(value.rows)
+    return value
+
+
+def _write_rows(engine: Engine, worker: Worker, task: Task, block: Block) -> None:
+    """Early rows: the finished samples go to their places at once."""
+    cells = block.cells
+    if not cells:
+        return
+    for slot, row, begin, end in task.slots:
+        part = cells[begin - block.start : end - block.start]
+        if not part:
+            continue
+        buffer = slot.buffer
+        if buffer is None:
+            buffer = _buffer(engine, worker, slot, begin - row)
+        assert isinstance(buffer, BatchBuffer)
+        try:
+            allocated = buffer.write(row, part)
+        except BaseException as error:
+            buffer.spoil(row, error)
+            allocated = 0
+        if allocated:
+            slot.size = allocated
+            task.allocated += allocated
+        if buffer.misfit:
+            slot.misfit = True
+
+
+def _buffer(engine: Engine, worker: Worker, slot: Slot, first: int) -> BatchBuffer:
+    """The buffer of a batch; whoever needs it first makes it."""
+    places = worker.places
+
+    def name(row: int) -> str:
+        return f"sample {first + row} ({places.ref(first + row)!s})"
+
+    buffer = BatchBuffer(slot.rows, name, engine.program.allocate)
+    engine.acquire()
+    try:
+        if slot.buffer is None:
+            slot.buffer = buffer
+        existing = slot.buffer
+    finally:
+        engine.lock.release()
+    assert isinstance(existing, BatchBuffer)
+    return existing
+
+
+def _collate(engine: Engine, worker: Worker, task: Task, closed: Closed) -> None:
+    """Late rows: the members are known, one worker makes the batch."""
+    begun = perf_counter()
+    places, idents = worker.places, closed.idents
+
+    def name(row: int) -> str:
+        ident = idents[row]
+        unit = ident if isinstance(ident, int) else ident[0]
+        if closed.level:
+            return f"sample {row} of the batch"
+        return f"sample {unit} ({places.ref(unit)!s})"
+
+    collate = engine.program.collates[closed.level]
+    try:
+        if closed.cells and type(closed.cells[0]) is Slot:
+            finished(closed.cells[0])  # raises: some row did not fit
+        elif collate is not None:
+            task.value = collate(closed.cells, closed.layout)
+            if engine.program.core.memory is not None:
+                task.allocated = sizeof(task.value)
+        else:
+            task.value, task.allocated = stack(closed.cells, name, engine.program.allocate)
+    except BaseException as error:
+        task.failed = [(0, error)]
+    worker.meter.collate.add(len(closed.cells), perf_counter() - begun, len(task.failed))
+
+
+def _watch(engine: Engine, task: Task, futures: list[object]) -> None:
+    for future in futures:
+        if isinstance(future, Future):
+            future.add_done_callback(_Settle(engine, task))
+
+
+class _Settle:
+    """What a future calls when it is done: leave a message, wake somebody."""
+
+    __slots__ = ("engine", "task")
+
+    def __init__(self, engine: Engine, task: Task) -> None:
+        self.engine = engine
+        self.task = task
+
+    def __call__(self, future: Future[object]) -> None:
+        self.engine.settled.append(self.task)
+        self.engine.wake_any()

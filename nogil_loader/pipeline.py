@@ -1,0 +1,343 @@
+"""Pipelines: immutable chains that users write.
+
+Guarantees
+- A ``Pipeline`` is a value: it holds no thread, file or state, can be iterated any number of
+  times, copied, compared, and printed as code.
+- Every ``for`` over it is the same pass again, from the start.
+- What is wrong with a chain is said when it is built, naming the call that fixes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from nogil_loader import plan, runtime, stages
+from nogil_loader.engine.core import RunStart
+from nogil_loader.engine.run import Run
+from nogil_loader.engine.threads import Threads
+from nogil_loader.engine.workers import Engine
+from nogil_loader.sources.base import Reader, Source, StreamReader, StreamSource
+
+T = TypeVar("T")
+Fn = Callable[..., object]
+
+
+@dataclass(frozen=True, repr=False)
+class Pipeline(Generic[T]):
+    """A source and what is done with its samples. Made by the ``from_*`` functions.
+
+    Iterating yields batches (or samples, where nothing is batched). Every method returns a
+    new pipeline and leaves this one as it is.
+
+    >>> import nogil_loader as nl
+    >>> squares = nl.from_sequence(range(5)).map(lambda n: n * n).batch(2)
+    >>> [batch.tolist() for batch in squares]
+    [[0, 1], [4, 9], [16]]
+    """
+
+    source: Source | StreamSource
+    chain: tuple[stages.Stage, ...] = ()
+
+    def __post_init__(self) -> None:
+        plan.lay_out(self.chain, getattr(self.source, "stream", False))
+
+    def _with(self, stage: stages.Stage) -> Pipeline[T]:
+        return Pipeline(self.source, (*self.chain, stage))
+
+    # Order ------------------------------------------------------------------------------
+
+    def shuffle(self, seed: int = 0, *, window: int | None = None) -> Pipeline[T]:
+        """Permute the whole data set, differently in each epoch, in O(1) memory.
+
+        ``window``: permute only within consecutive windows of that many samples, which is
+        what a stream can have.
+        """
+        return self._with(stages.Shuffle(seed, window))
+
+    def shard(
+        self,
+        rank: int | None = None,
+        world_size: int | None = None,
+        *,
+        remainder: str = "drop",
+        batches: int | None = None,
+        uneven: str | None = None,
+    ) -> Pipeline[T]:
+        """This rank's part: every ``world_size``-th position from ``rank`` on.
+
+        Without arguments rank and world size are found when the run starts (torchrun, a SLURM
+        job step, MPI). ``remainder``: ``"drop"``, ``"pad"`` or ``"wrap"`` what does not divide
+        evenly, so that all ranks have equally many batches. ``batches``: stop every rank at so
+        many. ``uneven``: ``"agree"`` or ``"allow"`` where stages after it change counts.
+        """
+        return self._with(stages.Shard(rank, world_size, remainder, batches, uneven))
+
+    def repeat(self, times: int | None = None) -> Pipeline[T]:
+        """``times`` passes, or without end; each pass is shuffled anew.
+
+        Before ``batch``, batches span the passes; right after it, they end with each pass.
+        """
+        return self._with(stages.Repeat(times))
+
+    def take(self, count: int) -> Pipeline[T]:
+        """The first ``count`` samples (after ``batch``: batches of this rank)."""
+        return self._with(stages.Take(count))
+
+    def skip(self, count: int) -> Pipeline[T]:
+        """All but the first ``count`` samples (after ``batch``: batches of this rank)."""
+        return self._with(stages.Skip(count))
+
+    # Ops --------------------------------------------------------------------------------
+
+    def map(
+        self,
+        fn: Fn,
+        *,
+        key: object = None,
+        to: object = None,
+        threads: int | str | None = None,
+        limit: int | None = None,
+        serial: bool = False,
+        in_flight: int | None = None,
+        rng: bool = False,
+        on_error: stages.OnError = "raise",
+        max_skips: int | float | None = None,
+        timeout: float | None = None,
+        gil_fallback: str = "thread",
+        name: str | None = None,
+    ) -> Pipeline[T]:
+        """``fn`` of each sample, or with ``key=`` of one field of it.
+
+        ``to``: the name that the result takes in place of the field. ``threads``: a set of
+        threads of its own, for work that blocks. ``limit``: at most so many workers inside at
+        once. ``serial``: one at a time and in order. ``in_flight``: ``fn`` may return
+        ``concurrent.futures.Future``s, at most so many unsettled at once. ``rng``: call
+        ``fn(value, rng)`` with a NumPy generator keyed by (seed, epoch, position, stage).
+        ``on_error``: ``"raise"``, ``"skip"`` (dropped, counted and listed in the report; more
+        than ``max_skips``, a count or a share, end the run), ``Retry(...)``, or
+        ``fn(sample_ref, exception)`` that returns a substitute. ``timeout``: seconds for one
+        call. ``gil_fallback``: ``"process"`` runs the stage in worker processes on GIL builds.
+        """
+        return self._with(
+            stages.Map(
+                fn, key, to, threads, limit, serial, in_flight, rng, on_error, max_skips, timeout,
+                gil_fallback, name,
+            )
+        )  # fmt: skip
+
+    def filter(
+        self,
+        fn: Fn,
+        *,
+        key: object = None,
+        threads: int | str | None = None,
+        limit: int | None = None,
+        serial: bool = False,
+        rng: bool = False,
+        on_error: stages.OnError = "raise",
+        max_skips: int | float | None = None,
+        timeout: float | None = None,
+        name: str | None = None,
+    ) -> Pipeline[T]:
+        """Keep the samples (or those with a field) for which ``fn`` is true.
+
+        The options are those of ``map``.
+        """
+        return self._with(
+            stages.Filter(
+                fn, key, None, threads, limit, serial, None, rng, on_error, max_skips, timeout,
+                "thread", name,
+            )
+        )  # fmt: skip
+
+    def flat_map(
+        self,
+        fn: Fn,
+        *,
+        key: object = None,
+        to: object = None,
+        threads: int | str | None = None,
+        limit: int | None = None,
+        serial: bool = False,
+        rng: bool = False,
+        on_error: stages.OnError = "raise",
+        max_skips: int | float | None = None,
+        timeout: float | None = None,
+        name: str | None = None,
+    ) -> Pipeline[T]:
+        """Any number of samples for each: those of the iterable that ``fn`` returns.
+
+        The options are those of ``map``. With ``rng``, ops further down are keyed by the
+        number of the child, too.
+        """
+        return self._with(
+            stages.FlatMap(
+                fn, key, to, threads, limit, serial, None, rng, on_error, max_skips, timeout,
+                "thread", name,
+            )
+        )  # fmt: skip
+
+    # Groups -----------------------------------------------------------------------------
+
+    def batch(
+        self,
+        n: int,
+        *,
+        drop_last: bool = False,
+        collate: Fn | None = None,
+        max_wait: float | None = None,
+    ) -> Pipeline[T]:
+        """``n`` consecutive samples as one: arrays and numbers stacked, the rest in lists.
+
+        ``collate``: ``fn(list_of_samples)`` makes the batch instead. ``max_wait``: seconds
+        after which a batch closes short (live data; such a run cannot be resumed).
+        """
+        return self._with(stages.Batch(n, drop_last, collate, max_wait))
+
+    def unbatch(self) -> Pipeline[T]:
+        """The rows of each batch as samples again."""
+        return self._with(stages.Unbatch())
+
+    # How it runs ------------------------------------------------------------------------
+
+    def prefetch(self, batches: int) -> Pipeline[T]:
+        """Make so many batches ahead of the consumer (2 unless told)."""
+        return self._with(stages.Prefetch(batches))
+
+    def workers(
+        self, count: int | None = None, *, share: float | None = None, block: int | None = None
+    ) -> Pipeline[T]:
+        """How many threads do the CPU work: ``count``, or a ``share`` of the usable cores.
+
+        ``block``: samples that travel together, instead of as many as are about 1 ms of work;
+        for measurements.
+        """
+        return self._with(stages.Workers(count, share, block))
+
+    def memory(self, limit: int) -> Pipeline[T]:
+        """At most ``limit`` bytes in flight (and the largest sample for each worker)."""
+        return self._with(stages.Memory(limit))
+
+    # Running ----------------------------------------------------------------------------
+
+    def run(
+        self,
+        *,
+        epoch: int = 0,
+        seed: int = 0,
+        ordered: bool = True,
+        executor: Executor | None = None,
+    ) -> Run[T]:
+        """Start: threads, files and all. Use the result in a ``with`` block.
+
+        ``epoch``: which shuffle. ``seed``: of the randomness that ops with ``rng`` get.
+        ``ordered=False``: the same batches, as they complete. ``executor``: the host
+        program's own threads for the CPU work.
+        """
+        start = self._start(epoch=epoch, seed=seed, ordered=ordered, executor=executor)
+        return start
+
+    def _start(
+        self,
+        *,
+        epoch: int,
+        seed: int,
+        ordered: bool,
+        executor: Executor | None = None,
+        reader: Reader | StreamReader | None = None,
+        pool: Threads | None = None,
+        exhausted: Callable[[], None] | None = None,
+    ) -> Run[T]:
+        runtime.guard()
+        own = reader is None
+        opened = self.source.open() if reader is None else reader
+        program = plan.compose(
+            self.chain,
+            opened,
+            epoch=epoch,
+            seed=seed,
+            ordered=ordered,
+            rank=self._rank(),
+            allocate=np.empty,
+            keepers=(opened.close,) if own and isinstance(opened, Reader) else (),
+        )
+        stream = isinstance(opened, StreamReader)
+        length = None if program.order is None else program.order.length
+        engine = Engine(program, RunStart(length, stream), pool, executor, exhausted)
+        run: Run[T] = Run(engine)
+        engine.start()
+        return run
+
+    def _rank(self) -> tuple[int, int] | None:
+        for stage in self.chain:
+            if isinstance(stage, stages.Shard):
+                if stage.rank is not None and stage.world_size is not None:
+                    return stage.rank, stage.world_size
+                return 0, 1
+        return None
+
+    def __iter__(self) -> Iterator[T]:
+        """One pass over epoch 0."""
+        return self.run()
+
+    def epochs(self, count: int, *, seed: int = 0, ordered: bool = True) -> Iterator[Run[T]]:
+        """``count`` runs, epoch after epoch, on threads that stay warm.
+
+        The next epoch begins while the last batches of this one are consumed.
+        """
+        return _epochs(self, count, seed, ordered)
+
+    def __len__(self) -> int:
+        """Batches (or samples) of one pass; ``TypeError`` where only running would tell."""
+        if isinstance(self.source, StreamSource):
+            raise TypeError("the length of a stream is not known")
+        with closing(self.source.open()) as reader:
+            assert isinstance(reader, Reader)
+            count = plan.length_of(self.chain, len(reader), self._rank())
+        if count is None:
+            raise TypeError("the length is known only after filter, flat_map or repeat() have run")
+        return count
+
+    def __repr__(self) -> str:
+        return ".".join([show_source(self.source), *map(stages.describe, self.chain)])
+
+
+def show_source(source: object) -> str:
+    """The ``from_*`` call that makes the source."""
+    return repr(source)
+
+
+def _epochs(pipeline: Pipeline[T], count: int, seed: int, ordered: bool) -> Iterator[Run[T]]:
+    pool = Threads()
+    source = pipeline.source.open()
+    following: list[Run[T]] = []
+
+    def begin(epoch: int) -> Run[T]:
+        def exhausted() -> None:
+            if epoch + 1 < count:
+                following.append(begin(epoch + 1))
+
+        reader = source if isinstance(source, Reader) else None
+        return pipeline._start(
+            epoch=epoch, seed=seed, ordered=ordered, reader=reader, pool=pool, exhausted=exhausted
+        )
+
+    run: Run[T] | None = None
+    try:
+        for epoch in range(count):
+            run = following.pop() if following else begin(epoch)
+            yield run
+            run.close()
+    finally:
+        for other in following:
+            other.close()
+        if run is not None:
+            run.close()
+        pool.shutdown(wait=False)
+        source.close()

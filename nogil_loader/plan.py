@@ -1,0 +1,505 @@
+"""From a chain of stages to what the engine runs; all validation is here.
+
+Guarantees
+- ``lay_out`` reads nothing and opens nothing: whatever a chain alone can know to be wrong is
+  refused when the pipeline is built, with the call that fixes it.
+- ``compose`` adds what only a run knows: the opened data, epoch, seed, rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from nogil_loader import runtime, stages
+from nogil_loader.engine.batches import Allocate
+from nogil_loader.engine.core import (
+    CoreSpec,
+    LevelSpec,
+    OpSpec,
+    Policy,
+    SegmentSpec,
+)
+from nogil_loader.engine.program import Collate, Program
+from nogil_loader.engine.steps import FILTER, FLAT_MAP, MAP, READ, Op
+from nogil_loader.position.grouping import Batches, Grouper
+from nogil_loader.position.order import (
+    Order,
+    Repeat,
+    Sequential,
+    Shuffled,
+    Skip,
+    Take,
+    WindowShuffled,
+)
+from nogil_loader.position.shard import Shard
+from nogil_loader.position.stretch import Stretch
+from nogil_loader.sources.base import Reader, StreamReader
+
+_CPU = 0
+_AUTO_THREADS = 16
+
+
+@dataclass
+class _Level:
+    """A level while the chain is walked."""
+
+    ops: list[Op] = field(default_factory=list)
+    specs: list[OpSpec] = field(default_factory=list)
+    segments: list[SegmentSpec] = field(default_factory=list)
+    one_to_one: bool = True
+    closed: bool = False
+    """The last segment takes no further op."""
+    rows: int | None = None
+    drop_last: bool = False
+    grouper: Callable[[], Grouper] | None = None
+    collate: Collate | None = None
+    max_wait: float | None = None
+    boundary: int | None = None
+
+    def outputs(self, count: int) -> int:
+        """Units of the next level that ``count`` units become, all stages being one-to-one."""
+        if self.rows is not None:
+            return count // self.rows if self.drop_last else -(-count // self.rows)
+        if self.grouper is None:
+            return count
+        grouper = self.grouper()
+        return len(grouper.push(count)) + len(grouper.flush())
+
+    def spec(self) -> LevelSpec:
+        segments = tuple(self.segments) or (SegmentSpec(0, 0),)
+        if self.rows is not None and self.specs and self.specs[-1].timeout is not None:
+            # A hung op must never reach the rows: they are written by a task of their own.
+            last = len(self.specs)
+            segments = (*segments, SegmentSpec(last, last))
+        return LevelSpec(
+            ops=tuple(self.specs),
+            segments=segments,
+            rows=self.rows,
+            drop_last=self.drop_last,
+            grouper=self.grouper,
+            max_wait=self.max_wait,
+            boundary=self.boundary,
+        )
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a chain comes to, before any data is opened."""
+
+    levels: tuple[_Level, ...]
+    orders: tuple[stages.Stage, ...]
+    """Stages that are arithmetic over positions, in order."""
+    repeat_after_batch: int | None
+    threads: tuple[int, ...]
+    """Private threads by kind, from 1."""
+    kinds: tuple[str, ...]
+    prefetch: int
+    workers: stages.Workers
+    memory: int | None
+    group_size: int
+    shard: stages.Shard | None
+    timed_batches: bool
+    """Whether time decides what is in a batch, so that there is no resume."""
+
+
+class _Walk:
+    """Goes down the chain once."""
+
+    def __init__(self, chain: Sequence[stages.Stage], stream: bool) -> None:
+        self.stream = stream
+        self.levels = [_Level()]
+        self.orders: list[stages.Stage] = []
+        self.threads: list[int] = []
+        self.kinds = ["workers"]
+        self.prefetch = 2
+        self.workers = stages.Workers()
+        self.memory: int | None = None
+        self.group_size = 1
+        self.shard: stages.Shard | None = None
+        self.endless = False
+        self.repeat_after_batch: int | None = None
+        self.timed_batches = False
+        self.names: set[str] = set()
+        for stage in chain:
+            self._visit(stage)
+        self._check_shard(chain)
+
+    @property
+    def level(self) -> _Level:
+        return self.levels[-1]
+
+    def _visit(self, stage: stages.Stage) -> None:
+        if isinstance(stage, stages.Op):
+            self._op(stage)
+        elif isinstance(stage, stages.Batch):
+            self._batch(stage)
+        elif isinstance(stage, stages.Unbatch):
+            self._unbatch()
+        elif isinstance(stage, stages.Prefetch):
+            self.prefetch = stage.batches
+        elif isinstance(stage, stages.Workers):
+            self.workers = stage
+        elif isinstance(stage, stages.Memory):
+            self.memory = stage.limit
+        elif isinstance(stage, (stages.Shuffle, stages.Shard, stages.Repeat)):
+            self._order(stage)
+        elif isinstance(stage, (stages.Take, stages.Skip)):
+            self._stretch(stage)
+        else:
+            raise TypeError(f"{stage!r} is not a stage of a pipeline")
+
+    # Order ------------------------------------------------------------------------------
+
+    @property
+    def _plain(self) -> bool:
+        """Whether only one-to-one stages came so far: order is still arithmetic."""
+        return len(self.levels) == 1 and self.level.one_to_one
+
+    def _order(self, stage: stages.Stage) -> None:
+        if isinstance(stage, stages.Repeat):
+            self._repeat(stage)
+            return
+        word = str(stage)
+        if not self._plain:
+            raise ValueError(
+                f"{word} comes after a stage that drops, multiplies or groups samples, where "
+                f"positions are not known beforehand: put it before filter, flat_map and batch"
+            )
+        if isinstance(stage, stages.Shuffle):
+            if self.shard is not None:
+                raise ValueError(
+                    f"{word} after shard would shuffle each rank's part alone: put it before"
+                )
+            if stage.window is None and self.stream:
+                raise ValueError(
+                    f"{word}: a stream has no length to permute: use shuffle(seed, window=...)"
+                )
+            if stage.window is None and self.endless:
+                raise ValueError(
+                    f"{word} after an endless repeat() has no length to permute: "
+                    f"put shuffle before repeat()"
+                )
+        if isinstance(stage, stages.Shard):
+            if self.shard is not None:
+                raise ValueError("shard() twice: a rank has one part of the data")
+            self.shard = stage
+        self.orders.append(stage)
+
+    def _repeat(self, stage: stages.Repeat) -> None:
+        if self.endless:
+            raise ValueError("repeat() after an endless repeat(): one is enough")
+        if self.stream:
+            raise ValueError(
+                "repeat() of a stream: give from_iterable a function that makes the passes"
+            )
+        self.endless = stage.times is None
+        if len(self.levels) == 2 and not self.levels[1].ops and self.repeat_after_batch is None:
+            self.repeat_after_batch = len(self.orders)
+            self.orders.append(stage)
+        elif len(self.levels) == 1:
+            self.orders.append(stage)
+        else:
+            raise ValueError("repeat() this far down: put it before batch(), or right after it")
+
+    def _stretch(self, stage: stages.Take | stages.Skip) -> None:
+        word = str(stage)
+        if self._plain:
+            if self.shard is not None:
+                raise ValueError(
+                    f"{word} between shard and batch would give ranks different lengths: put it "
+                    f"before shard() to count samples, or after batch() to count batches"
+                )
+            self.orders.append(stage)
+            return
+        count = stage.count
+        begin, length = (0, count) if isinstance(stage, stages.Take) else (count, None)
+        self._close(lambda: Stretch(begin, length), _only)
+
+    # Ops --------------------------------------------------------------------------------
+
+    def _op(self, stage: stages.Op) -> None:
+        level = self.level
+        name = self._unique(stage.title)
+        policy, substitute = _policy(stage)
+        if len(self.levels) > 1 and policy.then == "skip":
+            raise ValueError(
+                f"{name}: on_error='skip' after batch would lose whole batches: use 'raise', "
+                f"Retry(...) or a function that returns a substitute"
+            )
+        kind = {stages.Map: MAP, stages.Filter: FILTER, stages.FlatMap: FLAT_MAP}[type(stage)]
+        if kind != MAP and stage.in_flight is not None:
+            raise ValueError(f"{name}: in_flight= is for map")
+        op = Op(
+            kind=kind,
+            fn=stage.fn,
+            name=name,
+            key=stage.key,
+            to=stage.to,
+            rng=stage.rng,
+            timed=stage.timeout is not None and stage.in_flight is None,
+            future=stage.in_flight is not None,
+            substitute=substitute,
+        )
+        if kind != MAP or policy.then == "skip":
+            level.one_to_one = False
+        self.add(op, OpSpec(name, policy, stage.timeout), stage)
+
+    def add(
+        self, op: Op, spec: OpSpec, stage: stages.Op | None, threads: int | None = None
+    ) -> None:
+        """Append an op to the segment that is open, or begin one."""
+        level = self.level
+        number = len(level.ops)
+        level.ops.append(op)
+        level.specs.append(spec)
+        if stage is not None and stage.threads is not None:
+            threads = _AUTO_THREADS if isinstance(stage.threads, str) else stage.threads
+        serial = stage is not None and stage.serial
+        limit = stage.limit if stage is not None else None
+        in_flight = stage.in_flight if stage is not None else None
+        plain = threads is None and not serial and limit is None
+        kind = _CPU
+        if threads is not None:
+            self.threads.append(threads)
+            self.kinds.append(op.name)
+            kind = len(self.threads)
+        last = level.segments[-1] if level.segments else None
+        joins = plain and not level.closed and last is not None and last.kind == _CPU
+        if joins and last is not None:
+            level.segments[-1] = replace(last, last=number + 1, in_flight=in_flight)
+        else:
+            level.segments.append(SegmentSpec(number, number + 1, kind, limit, serial, in_flight))
+        level.closed = not plain or spec.timeout is not None or in_flight is not None
+
+    def _unique(self, title: str) -> str:
+        name, number = title, 2
+        while name in self.names:
+            name, number = f"{title}-{number}", number + 1
+        self.names.add(name)
+        return name
+
+    # Groups -----------------------------------------------------------------------------
+
+    def _close(self, grouper: Callable[[], Grouper] | None, collate: Collate | None) -> None:
+        self.level.grouper = grouper
+        self.level.collate = collate
+        self.levels.append(_Level())
+
+    def _batch(self, stage: stages.Batch) -> None:
+        level = self.level
+        size, drop_last = stage.size, stage.drop_last
+        if len(self.levels) == 1:
+            self.group_size = size
+        level.max_wait = stage.max_wait
+        self.timed_batches = self.timed_batches or stage.max_wait is not None
+        early = len(self.levels) == 1 and level.one_to_one
+        if early and stage.collate is None and stage.max_wait is None:
+            level.rows, level.drop_last = size, drop_last
+            self.levels.append(_Level())
+            return
+        collate: Collate | None = None
+        if stage.collate is not None:
+            collate = _Collate(stage.collate)
+        self._close(lambda: Batches(size, drop_last=drop_last), collate)
+
+    def _unbatch(self) -> None:
+        if len(self.levels) == 1:
+            raise ValueError("unbatch() needs batches: put it after batch(), or use flat_map(fn)")
+        op = Op(FLAT_MAP, rows_of, self._unique("unbatch"))
+        self.level.one_to_one = False
+        self.add(op, OpSpec(op.name), None)
+
+    # Ranks ------------------------------------------------------------------------------
+
+    def _check_shard(self, chain: Sequence[stages.Stage]) -> None:
+        shard = self.shard
+        if shard is None or shard.batches is not None or shard.uneven is not None:
+            return
+        after = chain[chain.index(shard) + 1 :]
+        uneven = [
+            stage
+            for stage in after
+            if isinstance(stage, (stages.Filter, stages.FlatMap, stages.Bucket, stages.Pack))
+        ]
+        if uneven:
+            word = str(uneven[0]).split("(")[0]
+            raise ValueError(
+                f"{word} after shard gives ranks different numbers of batches, and a collective "
+                f"would then never return. Choose shard(batches=N) to stop every rank at N, "
+                f"shard(uneven='agree') to have the ranks agree as they go, or "
+                f"shard(uneven='allow') if nothing waits for all ranks"
+            )
+
+    def layout(self) -> Layout:
+        return Layout(
+            levels=tuple(self.levels),
+            orders=tuple(self.orders),
+            repeat_after_batch=self.repeat_after_batch,
+            threads=tuple(self.threads),
+            kinds=tuple(self.kinds),
+            prefetch=self.prefetch,
+            workers=self.workers,
+            memory=self.memory,
+            group_size=self.group_size,
+            shard=self.shard,
+            timed_batches=self.timed_batches,
+        )
+
+
+def lay_out(chain: Sequence[stages.Stage], stream: bool, reads: int | None = None) -> Layout:
+    """Check a chain and cut it into levels and segments.
+
+    ``stream``: the source only comes in order. ``reads``: a source with random access whose
+    reading blocks gets that many threads of its own.
+    """
+    walk = _Walk(chain, stream)
+    return walk.layout()
+
+
+def compose(
+    chain: Sequence[stages.Stage],
+    reader: Reader | StreamReader,
+    *,
+    epoch: int,
+    seed: int,
+    ordered: bool,
+    rank: tuple[int, int] | None,
+    allocate: Allocate,
+    keepers: tuple[Callable[[], None], ...] = (),
+) -> Program:
+    """The program of one pass over opened data."""
+    stream = isinstance(reader, StreamReader)
+    walk = _Walk((), stream)
+    if isinstance(reader, Reader):
+        read = Op(READ, _unread, "read")
+        walk.names.add("read")
+        walk.add(read, OpSpec("read"), None, reader.threads)
+    for stage in chain:
+        walk._visit(stage)
+    layout = walk.layout()
+    order = arrange(layout, None if stream else len(reader), rank)  # type: ignore[arg-type]
+    levels = [level.spec() for level in layout.levels]
+    if layout.repeat_after_batch is not None and not stream:
+        below = arrange(layout, len(reader), rank, upto=layout.repeat_after_batch)  # type: ignore[arg-type]
+        levels[0] = _with_boundary(levels[0], below)
+    core = CoreSpec(
+        levels=tuple(levels),
+        workers=(workers_of(layout.workers), *layout.threads),
+        prefetch=layout.prefetch,
+        group_size=layout.group_size,
+        ordered=ordered,
+        block=layout.workers.block,
+        memory=layout.memory,
+    )
+    return Program(
+        core=core,
+        ops=tuple(tuple(level.ops) for level in layout.levels),
+        collates=tuple(level.collate for level in layout.levels),
+        reader=reader,
+        order=None if stream else order,
+        epoch=epoch,
+        seed=seed,
+        allocate=allocate,
+        kinds=layout.kinds,
+        keepers=keepers,
+    )
+
+
+def length_of(
+    chain: Sequence[stages.Stage], length: int, rank: tuple[int, int] | None
+) -> int | None:
+    """Outputs of one pass over ``length`` samples, where arithmetic knows."""
+    layout = lay_out(chain, stream=False)
+    order = arrange(layout, length, rank)
+    count = order.length
+    if layout.repeat_after_batch is not None:
+        return None
+    for level in layout.levels:
+        if count is None or not level.one_to_one:
+            return None
+        count = level.outputs(count)
+    return count
+
+
+def _with_boundary(level: LevelSpec, below: Order) -> LevelSpec:
+    """Batches that end with the epoch, under a repeat after batch."""
+    size, drop_last = level.rows, level.drop_last
+    grouper = level.grouper
+    if size is not None:
+        rows = size
+        grouper = lambda: Batches(rows, drop_last=drop_last)  # noqa: E731
+    return replace(level, rows=None, grouper=grouper, boundary=below.length)
+
+
+def arrange(
+    layout: Layout, length: int | None, rank: tuple[int, int] | None, upto: int | None = None
+) -> Order:
+    """The order of units: every order stage as arithmetic around the one before."""
+    order: Order = Sequential(length)
+    for stage in layout.orders[:upto]:
+        if isinstance(stage, stages.Shuffle):
+            if stage.window is None:
+                order = Shuffled(order, stage.seed)
+            else:
+                order = WindowShuffled(order, stage.window, stage.seed)
+        elif isinstance(stage, stages.Repeat):
+            order = Repeat(order, stage.times)
+        elif isinstance(stage, stages.Take):
+            order = Take(order, stage.count)
+        elif isinstance(stage, stages.Skip):
+            order = Skip(order, stage.count)
+        elif isinstance(stage, stages.Shard):
+            assert rank is not None
+            order = Shard(order, *rank, stage.remainder)  # type: ignore[arg-type]
+    return order
+
+
+def workers_of(stage: stages.Workers) -> int:
+    """Threads for CPU work: as told, or the usable cores (times a share)."""
+    if stage.count is not None:
+        return stage.count
+    cores = runtime.usable_cores()
+    return cores if stage.share is None else max(1, round(cores * stage.share))
+
+
+def _policy(stage: stages.Op) -> tuple[Policy, stages.Fn | None]:
+    retries, backoff = 0, None
+    then: stages.OnError = stage.on_error
+    if isinstance(then, stages.Retry):
+        retries, backoff = then.times, then.wait if then.backoff else None
+        then = then.then
+    if callable(then):
+        return Policy("substitute", retries, backoff), then
+    return Policy(str(then), retries, backoff, max_skips=stage.max_skips), None
+
+
+@dataclass(frozen=True)
+class _Collate:
+    """The user's collate function, which has no use for a layout."""
+
+    fn: stages.Fn
+
+    def __call__(self, samples: list[object], layout: object) -> object:
+        return self.fn(samples)
+
+
+def _only(samples: list[object], layout: object) -> object:
+    """The one member of a group that is nothing but a sample that passed."""
+    return samples[0]
+
+
+def rows_of(batch: object) -> list[object]:
+    """The samples of a batch: a batch of dicts becomes dicts again, and so on."""
+    if isinstance(batch, dict):
+        columns = {key: rows_of(value) for key, value in batch.items()}
+        count = len(next(iter(columns.values()), ()))
+        return [{key: column[row] for key, column in columns.items()} for row in range(count)]
+    if isinstance(batch, tuple):
+        make = getattr(type(batch), "_make", tuple)
+        return [make(row) for row in zip(*map(rows_of, batch), strict=True)]
+    return list(batch)  # type: ignore[call-overload, no-any-return]
+
+
+def _unread(unit: object) -> object:
+    raise AssertionError("reading is bound to the opened source")
