@@ -6,6 +6,7 @@
 | ``EmptySourceError`` | give a pattern that matches, or data that is not empty |
 | ``StreamUsedError`` | give a factory, not an iterator that can be read once |
 | ``BrokenFileError`` | make or fetch the file again |
+| ``TruncatedFileError`` | the same, or use what is there |
 | ``UnsupportedMemberError`` | write the file another way |
 | ``ObjectChangedError`` | start again: the data is another one now |
 | ``StoreError`` | look at the server, the address or the credentials |
@@ -24,6 +25,10 @@ class StreamUsedError(RuntimeError):
 
 class BrokenFileError(ValueError):
     """A file whose bytes contradict its format, or that ends too early."""
+
+
+class TruncatedFileError(BrokenFileError):
+    """A file that is right as far as it goes, but ends too early."""
 
 
 class UnsupportedMemberError(ValueError):

@@ -92,3 +92,9 @@ def make(tmp_path: Path) -> Callable[[dict[str, bytes]], Path]:
         return root
 
     return write
+
+
+@pytest.fixture
+def fuzz_count() -> int:
+    """How many mutated inputs a fuzz test tries: 1,300, times ``NOGIL_LOADER_SOAK``."""
+    return 1300 * int(os.environ.get("NOGIL_LOADER_SOAK", "1"))

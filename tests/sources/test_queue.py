@@ -83,9 +83,9 @@ def test_a_full_queue_does_not_block_an_interruption() -> None:
 
 
 def test_misuse_is_refused() -> None:
-    unordered: queue.PriorityQueue[object] = queue.PriorityQueue()
+    unordered: queue.PriorityQueue[int] = queue.PriorityQueue()
     with pytest.raises(TypeError, match="PriorityQueue"):
-        Queue_(unordered)
+        Queue_(unordered)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="list"):
         Queue_([1, 2])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="cannot be resumed"):
