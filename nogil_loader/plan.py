@@ -66,8 +66,10 @@ class _Level:
         grouper = self.grouper()
         return len(grouper.push(count)) + len(grouper.flush())
 
-    def spec(self) -> LevelSpec:
-        segments = tuple(self.segments) or (SegmentSpec(0, 0),)
+    def spec(self, bottom: bool) -> LevelSpec:
+        segments = tuple(self.segments)
+        if not segments and bottom:
+            segments = (SegmentSpec(0, 0),)  # something must claim the units of a stream
         if self.rows is not None and self.specs and self.specs[-1].timeout is not None:
             # A hung op must never reach the rows: they are written by a task of their own.
             last = len(self.specs)
@@ -379,7 +381,7 @@ def compose(
         walk._visit(stage)
     layout = walk.layout()
     order = arrange(layout, None if stream else len(reader), rank)  # type: ignore[arg-type]
-    levels = [level.spec() for level in layout.levels]
+    levels = [level.spec(number == 0) for number, level in enumerate(layout.levels)]
     if layout.repeat_after_batch is not None and not stream:
         below = arrange(layout, len(reader), rank, upto=layout.repeat_after_batch)  # type: ignore[arg-type]
         levels[0] = _with_boundary(levels[0], below)

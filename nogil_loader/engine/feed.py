@@ -32,9 +32,9 @@ class Feed:
         self._reader = reader
         self._samples: deque[object] = deque()
         self._passed = start.passed
-        self._ahead = max(_LEAST, 2 * engine.core.base_window)
-        self._allowed = engine.core.claimed + self._ahead
-        self._announced = self.count = engine.core.claimed
+        self._ahead = max(_LEAST, 2 * engine.core.ahead.least)
+        self._allowed = engine.core.ahead.claimed + self._ahead
+        self._announced = self.count = engine.core.ahead.claimed
         """Units read so far: written by this thread alone."""
         self._error: BaseException | None = None
         self._ended = self._told = False
@@ -119,7 +119,7 @@ class Feed:
         if ended and not self._told:
             self._told = True
             core.end(count, now, self._error)
-        self._allowed = core.claimed + self._ahead
+        self._allowed = core.ahead.claimed + self._ahead
         if self._paused and count < self._allowed - self._ahead // 2:
             self.wake()
 

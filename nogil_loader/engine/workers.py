@@ -300,7 +300,7 @@ def _loop(engine: Engine, worker: Worker, kind: int) -> None:
             _watch(engine, task, futures)
         if engine.keeper is not None:
             engine.keeper.nudge()
-        if engine.exhausted is not None and core.doomed:
+        if engine.exhausted is not None and core.ahead.exhausted:
             _begin_next(engine)
         task = following
         if task is None:
@@ -369,7 +369,7 @@ def finished(value: object) -> object:
 def _write_rows(engine: Engine, worker: Worker, task: Task, block: Block) -> None:
     """Early rows: the finished samples go to their places at once."""
     cells = block.cells
-    if not cells:
+    if not cells or task.slots is None:
         return
     for slot, row, begin, end in task.slots:
         part = cells[begin - block.start : end - block.start]

@@ -62,24 +62,25 @@ def as_tuple(ident: Ident) -> tuple[int, ...]:
 
 
 class Block:
-    """Consecutive units, as described at the top of this module."""
+    """Consecutive units, as described at the top of this module.
 
-    __slots__ = (
-        "alone",
-        "cells",
-        "count",
-        "failure",
-        "first",
-        "ids",
-        "level",
-        "op",
-        "out",
-        "pending",
-        "size",
-        "skips",
-        "start",
-        "tries",
-    )
+    One is made for every block, so what is rarely set has its default in the class.
+    """
+
+    out: list[object] | None = None
+    """Results of op ``op``, parallel to ``cells``, where some still need work."""
+    pending: Sequence[Pending] = ()
+    """Which of them, and how."""
+    failure: Failure | None = None
+    skips: list[Skip] | None = None
+    size = 0
+    """Bytes charged for the cells."""
+    tries: dict[Ident, int] | None = None
+    """Attempts so far, by cell."""
+    alone = False
+    """Never merged: a unit of an upper level, or one that stands in for ``first``."""
+    first = -1
+    """``alone``: the level-0 unit by which randomness is keyed, or that is to be read."""
 
     def __init__(
         self,
@@ -97,18 +98,6 @@ class Block:
         self.cells = cells
         """The values; None where the units have yet to be read from the source."""
         self.ids = ids
-        self.out: list[object] | None = None
-        """Results of op ``op``, parallel to ``cells``, where some still need work."""
-        self.pending: Sequence[Pending] = ()
-        self.failure: Failure | None = None
-        self.skips: list[Skip] | None = None
-        self.size = 0
-        """Bytes charged for the cells."""
-        self.tries: dict[Ident, int] | None = None
-        self.alone = False
-        """Never merged: a unit of an upper level, or one that stands in for ``first``."""
-        self.first = start
-        """``alone``: the level-0 unit by which randomness is keyed, or that is to be read."""
 
     @property
     def stop(self) -> int:

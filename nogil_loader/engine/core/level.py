@@ -168,6 +168,8 @@ class Level:
         """Bytes of blocks of which nothing came: to be given back."""
         self.since: float | None = None
         """When the first member of the open group was judged."""
+        self.news = False
+        """Whether anything is in the lists and counts that the core collects."""
         self.closed: list[Closed] = []
         self.deliveries: list[Delivery] = []
         # Outputs that wait for their group: one run of neighbours, or loose by ordinal.
@@ -189,8 +191,14 @@ class Level:
     def arrive(self, block: Block, now: float) -> None:
         """A block has been through every op; judge whatever the frontier reaches."""
         waiting = self.waiting
-        waiting[block.start] = block
         every = self.spec.boundary
+        if block.start == self.front and every is None and self.failure is None:
+            self.front += block.count  # the common case: it is its turn
+            self._judge(block, now)
+            if not waiting:
+                return
+        else:
+            waiting[block.start] = block
         while self.front in waiting and self.failure is None:
             front = self.front
             block = waiting[front]
@@ -213,6 +221,7 @@ class Level:
         else:
             self._take_over(block)
         self.deliveries.append(self._delivery(block, block.cells))
+        self.news = True
         block.cells, block.ids, block.size = [], [], 0
 
     def close_open(self) -> None:
@@ -294,12 +303,14 @@ class Level:
         cells = block.cells
         if not cells:
             self.freed += block.size
+            self.news = True
             return
         if self.number == 0:
             self.judged += len(cells)
             self.owed += len(cells)
         if self.grouper is None:
             self.deliveries.append(self._delivery(block, cells))
+            self.news = True
         else:
             if self.since is None:
                 self.since = now
@@ -330,6 +341,7 @@ class Level:
                     self.owed += weight
                 else:
                     self.spare += weight
+                    self.news = True
 
     def _delivery(self, block: Block, cells: Sequence[object]) -> Delivery:
         delivery = Delivery(self.number, block.start, cells)
@@ -385,6 +397,7 @@ class Level:
         if passed:  # an epoch's remainder that drop_last leaves out
             del self.pool[:passed], self.pool_ids[:passed], self.pool_sizes[:passed]
             self.spare += passed
+            self.news = True
             self.owed -= passed
         count = len(group.items)
         self.pooled += passed + count
@@ -436,6 +449,7 @@ class Level:
         )
         self.groups += 1
         self.point = end
+        self.news = True
 
     def _end(self, last: Ident, following: Ident | None) -> Point:
         unit = unit_of(last)

@@ -38,7 +38,7 @@ def judge(
         else:
             verdict = policy.then
             tries = block.tries = block.tries or {}
-            count = tries[ident] = 1 + (tries[ident] if ident in tries else 0)  # noqa: SIM401  (get is slow on 3.13t)
+            count = tries[ident] = 1 + (tries[ident] if ident in tries else 0)
             if count <= policy.retries:
                 if policy.backoff is not None:
                     wait = max(wait, policy.backoff(count))

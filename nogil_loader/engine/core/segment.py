@@ -33,9 +33,11 @@ class Segment:
         "in_flight",
         "level",
         "next",
+        "rows",
         "running",
         "size",
         "spec",
+        "special",
         "target",
         "threads",
         "units",
@@ -51,6 +53,10 @@ class Segment:
         self.next = level.first
         """Serial: the unit whose turn it is."""
         self.threads = threads
+        self.rows: int | None = None
+        """The batch size, where this segment ends in early rows."""
+        self.special = spec.limit is not None or spec.serial or spec.kind != 0
+        """Whether more than its size bounds a block or the workers inside."""
         self.block = block
         self.target = target
         self.size = block or 1
@@ -70,12 +76,21 @@ class Segment:
         heappush(self._queue, (block.start, block))
         self.units += block.count
 
+    def admits(self, unit: int) -> bool:
+        """Whether the unit could be claimed, as far as this segment goes."""
+        limit = self.spec.limit
+        if limit is not None and self.running >= limit:
+            return False
+        return not self.spec.serial or (self.running == 0 and self.next == unit)
+
     @property
     def ready(self) -> bool:
         """Whether a block could be taken now."""
         if not self._queue:
             return False
         spec = self.spec
+        if not self.special and spec.in_flight is None:
+            return True
         if spec.limit is not None and self.running >= spec.limit:
             return False
         if spec.in_flight is not None and self.in_flight + self.running >= spec.in_flight:
