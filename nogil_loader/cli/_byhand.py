@@ -1,0 +1,211 @@
+"""The same work as a loop written by hand: what a loader without any cost would reach.
+
+Three loops that a good programmer might write with threads and nothing else: no order, no
+back-pressure, no errors by sample, no end but the last batch. The fastest is the ceiling that
+the library is measured against; whoever finds a faster one replaces it.
+
+Guarantees
+- Each loop decodes every sample once and yields ``ceil(samples / batch)`` fresh batches.
+- An exception in a thread comes out of the loop; a loop that is left early first lets its
+  threads finish, so that none outlives it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+S = TypeVar("S")
+B = TypeVar("B")
+
+
+@dataclass(frozen=True, slots=True)
+class Job(Generic[S, B]):
+    """What to do: ``put(batch, row, sample)`` into what ``new(rows)`` made, then ``seal`` it."""
+
+    samples: Sequence[S]
+    new: Callable[[int], B]
+    put: Callable[[B, int, S], None]
+    seal: Callable[[B], object]
+
+
+def by_batch(job: Job[S, B], batch: int, workers: int) -> Iterator[object]:
+    """Threads on a shared counter of batches; each fills whole batches of its own."""
+    total = len(job.samples)
+    counter, lock, done = iter(range(0, total, batch)), threading.Lock(), _Done()
+
+    def work() -> None:
+        samples, new, put, seal = job.samples, job.new, job.put, job.seal
+        while True:
+            with lock:
+                start = next(counter, None)
+            if start is None:
+                return
+            rows = min(batch, total - start)
+            target = new(rows)
+            for row in range(rows):
+                put(target, row, samples[start + row])
+            done.put(seal(target))
+
+    return done.collect(work, workers, -(-total // batch))
+
+
+def by_stripe(job: Job[S, B], batch: int, workers: int) -> Iterator[object]:
+    """No counter: thread t fills batches t, t + workers, … whatever the others do."""
+    total = len(job.samples)
+    firsts, done = SimpleQueue[int](), _Done()
+    for number in range(workers):
+        firsts.put(number * batch)
+
+    def work() -> None:
+        samples, new, put, seal = job.samples, job.new, job.put, job.seal
+        for start in range(firsts.get(), total, batch * workers):
+            rows = min(batch, total - start)
+            target = new(rows)
+            for row in range(rows):
+                put(target, row, samples[start + row])
+            done.put(seal(target))
+
+    return done.collect(work, workers, -(-total // batch))
+
+
+def by_sample(job: Job[S, B], batch: int, workers: int) -> Iterator[object]:
+    """Threads on a shared counter of samples; all fill the rows of the same batch."""
+    total = len(job.samples)
+    counter, lock, done = iter(range(total)), threading.Lock(), _Done()
+    targets: dict[int, B] = {}
+    left = [min(batch, total - start) for start in range(0, total, batch)]
+
+    def work() -> None:
+        samples, new, put, seal = job.samples, job.new, job.put, job.seal
+        while True:
+            with lock:
+                index = next(counter, None)
+                if index is None:
+                    return
+                number, row = divmod(index, batch)
+                if row == 0:
+                    targets[number] = new(left[number])
+                target = targets[number]
+            put(target, row, samples[index])
+            with lock:
+                left[number] -= 1
+                last = left[number] == 0
+            if last:
+                done.put(seal(targets.pop(number)))
+
+    return done.collect(work, workers, len(left))
+
+
+class _Done:
+    """Finished batches, from threads to the one that consumes them."""
+
+    def __init__(self) -> None:
+        self._queue = SimpleQueue[object]()
+        self.put = self._queue.put
+
+    def collect(self, work: Callable[[], None], workers: int, count: int) -> Iterator[object]:
+        def guarded() -> None:
+            try:
+                work()
+            except BaseException as error:  # it belongs to the consumer
+                self._queue.put(error)
+
+        threads = [threading.Thread(target=guarded, daemon=True) for _ in range(workers)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(count):
+                batch = self._queue.get()
+                if isinstance(batch, BaseException):
+                    raise batch
+                yield batch
+        finally:
+            for thread in threads:
+                thread.join()
+
+
+LOOPS = {"by_batch": by_batch, "by_sample": by_sample, "by_stripe": by_stripe}
+
+
+def pictures(paths: Sequence[str], size: tuple[int, int]) -> Job[str, NDArray[np.uint8]]:
+    """JPEG files to uint8 (rows, height, width, 3), with ``draft`` where it does not enlarge."""
+    from PIL import Image
+
+    Image.init()  # fills Pillow's tables, which is nothing for threads to do at once
+    height, width = size
+    bilinear = Image.Resampling.BILINEAR
+
+    def new(rows: int) -> NDArray[np.uint8]:
+        return np.empty((rows, height, width, 3), np.uint8)
+
+    def put(batch: NDArray[np.uint8], row: int, path: str) -> None:
+        with open(path, "rb", buffering=0) as file:
+            data = file.readall()
+        picture: Image.Image = Image.open(io.BytesIO(data), formats=("JPEG",))
+        full_width, full_height = picture.size
+        spare = min(full_width / width, full_height / height)
+        scale = 8 if spare >= 8 else 4 if spare >= 4 else 2 if spare >= 2 else 1
+        if scale > 1:
+            picture.draft("RGB", (full_width // scale, full_height // scale))
+        if picture.mode != "RGB":
+            picture = picture.convert("RGB")
+        batch[row] = np.asarray(picture.resize((width, height), bilinear))
+
+    return Job(paths, new, put, _as_it_is)
+
+
+def _as_it_is(batch: object) -> object:
+    return batch
+
+
+def summarise(line: str | bytes) -> dict[str, float]:
+    """One JSON document to five numbers about it: the Python that a user writes.
+
+    Splitting, counting and a hash over words, all in the interpreter: about 30 us of
+    bytecode beside 5 us of ``json.loads``, and nothing that releases a GIL.
+    """
+    document = json.loads(line)
+    counts: dict[str, int] = {}
+    letters = 0
+    for word in document["text"].lower().split():
+        word = word.strip(".?!")
+        letters += len(word)
+        if word in counts:
+            counts[word] += 1
+        else:
+            counts[word] = 1
+    words = sum(counts.values())
+    repeated = sum(count * count for count in counts.values()) / (words * words)
+    return {
+        "id": document["id"],
+        "words": words,
+        "letters": letters / words,
+        "repetition": repeated,
+        "reach": document["author"]["followers"] * document["stats"]["score"],
+    }
+
+
+def _new_list(rows: int) -> list[dict[str, float]]:
+    return [{}] * rows
+
+
+def _put_summary(batch: list[dict[str, float]], row: int, line: bytes) -> None:
+    batch[row] = summarise(line)
+
+
+def _columns(batch: list[dict[str, float]]) -> dict[str, NDArray[np.float64]]:
+    return {key: np.array([row[key] for row in batch]) for key in batch[0]}
+
+
+def text(lines: Sequence[bytes]) -> Job[bytes, list[dict[str, float]]]:
+    """Lines of JSON to columns of numbers about them."""
+    return Job(lines, _new_list, _put_summary, _columns)
