@@ -12,10 +12,10 @@ import sys
 from collections.abc import Sequence
 
 from nogil_loader import __version__
-from nogil_loader.cli import doctor
+from nogil_loader.cli import bench, doctor
 from nogil_loader.cli._terminal import UsageError
 
-COMMANDS = (doctor,)
+COMMANDS = (bench, doctor)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

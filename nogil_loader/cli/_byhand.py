@@ -36,6 +36,10 @@ class Job(Generic[S, B]):
     put: Callable[[B, int, S], None]
     seal: Callable[[B], object]
 
+    def run(self, loop: str, batch: int, workers: int) -> Iterator[object]:
+        """One pass by the loop of that name."""
+        return LOOPS[loop](self, batch, workers)
+
 
 def by_batch(job: Job[S, B], batch: int, workers: int) -> Iterator[object]:
     """Threads on a shared counter of batches; each fills whole batches of its own."""

@@ -18,7 +18,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from statistics import median
@@ -127,7 +127,7 @@ def machine() -> dict[str, object]:
             continue
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     return {
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "cpu": _from_proc("cpuinfo", "model name") or platform.processor(),
         "cores": runtime.usable_cores(),
         "memory": _from_proc("meminfo", "MemTotal"),

@@ -7,46 +7,50 @@ Guarantees
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+import nogil_loader as nl
 from nogil_loader import decode, runtime
 from nogil_loader.cli import _byhand
 from nogil_loader.cli._terminal import UsageError
+from nogil_loader.pipeline import Pipeline
 from nogil_loader.sources.errors import EmptySourceError
 from nogil_loader.sources.files import Files
 from nogil_loader.testing import media
 
-if TYPE_CHECKING:
-    from nogil_loader.pipeline import Pipeline
-
 SIZE = (224, 224)
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".avif")
+
+
+class Looped(Protocol):
+    """A job that the loops written by hand can do."""
+
+    def run(self, loop: str, batch: int, workers: int) -> Iterator[object]:
+        """One pass by the loop of that name."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
     """One kind of work on a folder of data.
 
-    ``pipeline`` and ``by_hand`` take the folder; ``by_hand`` gives a ``Job`` for the loops.
+    ``pipeline`` and ``by_hand`` take the folder.
     ``rows`` counts the samples of a batch that either of them made.
     """
 
     name: str
     batch: int
-    pipeline: Callable[[Path], Pipeline]
-    by_hand: Callable[[Path], _byhand.Job[str, object] | _byhand.Job[bytes, object]]
+    pipeline: Callable[[Path], Pipeline[object] | Pipeline[dict[str, object]]]
+    by_hand: Callable[[Path], Looped]
     rows: Callable[[object], int]
 
 
-def _picture_pipeline(folder: Path) -> Pipeline:
-    import nogil_loader as nl
-
+def _picture_pipeline(folder: Path) -> Pipeline[dict[str, object]]:
     return (
         nl.from_files(folder)
         .map(decode.image(size=SIZE), key="path", to="image")
@@ -58,19 +62,21 @@ def _picture_rows(batch: object) -> int:
     return len(batch["image"] if isinstance(batch, dict) else batch)  # type: ignore[arg-type]
 
 
-def _picture_job(folder: Path) -> _byhand.Job[str, object]:
+def _picture_job(folder: Path) -> Looped:
     paths = sorted(os.path.join(folder, name) for name in os.listdir(folder))
     return _byhand.pictures(paths, SIZE)
 
 
-def _text_pipeline(folder: Path) -> Pipeline:
-    import nogil_loader as nl
-
-    return nl.from_lines(folder / "records.jsonl").map(_byhand.summarise, key="text", to="numbers").batch(TEXT.batch)
+def _text_pipeline(folder: Path) -> Pipeline[object]:
+    return nl.from_sequence(_lines(folder)).map(_byhand.summarise).batch(TEXT.batch)
 
 
-def _text_job(folder: Path) -> _byhand.Job[bytes, object]:
-    return _byhand.text((folder / "records.jsonl").read_bytes().splitlines())
+def _text_job(folder: Path) -> Looped:
+    return _byhand.text(_lines(folder))
+
+
+def _lines(folder: Path) -> list[bytes]:
+    return (folder / "records.jsonl").read_bytes().splitlines()
 
 
 def _text_rows(batch: object) -> int:
@@ -149,14 +155,14 @@ def make_text(folder: Path, count: int, seed: int) -> Prepared:
 
 def passes(
     workload: Workload, variant: str, folder: Path, workers: int
-) -> Iterator[Iterator[object]]:
+) -> Generator[Iterator[object], None, None]:
     """One pass after the other over the folder, endlessly, each an iterator of batches.
 
     ``variant`` is ``"engine"`` or the name of one of the loops written by hand.
     """
     if variant == "engine":
         yield from workload.pipeline(folder).workers(workers).epochs(1_000_000_000)
-        return
-    loop, job = _byhand.LOOPS[variant], workload.by_hand(folder)
-    while True:
-        yield loop(job, workload.batch, workers)
+    else:
+        job = workload.by_hand(folder)
+        while True:
+            yield job.run(variant, workload.batch, workers)

@@ -20,7 +20,6 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib import metadata
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nogil_loader import __version__, runtime
@@ -48,13 +47,16 @@ FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "TIFF", "JPEG2000", "GIF", "BMP")
 
 # What a child says about importing argv[1]: an error or none, and what switched the GIL on.
 _TRY_IMPORT = """
-import importlib, json, sys
+import importlib.util, json, sys
 error = None
 try:
     importlib.import_module(sys.argv[1])
 except BaseException as problem:
     error = f"{type(problem).__name__}: {problem}".splitlines()[0]
-from nogil_loader import runtime
+# By its path: the package around it would import NumPy.
+spec = importlib.util.spec_from_file_location("runtime", sys.argv[2])
+runtime = sys.modules["runtime"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(runtime)
 culprits = runtime.gil_culprits(limit=1) if runtime.gil_enabled() else ()
 print("\\n" + json.dumps([error, runtime.gil_enabled(), culprits]))
 """
@@ -173,11 +175,9 @@ def examine_package(module: str, distributions: tuple[str, ...], use: str, extra
         note = "its libsndfile is called directly, without cffi"
         return Package(name, version, use, extra, True, note)
     env = {key: value for key, value in os.environ.items() if key != "PYTHON_GIL"}
-    here = str(Path(__file__).parents[2])
-    env["PYTHONPATH"] = os.pathsep.join(filter(None, [here, env.get("PYTHONPATH")]))
     try:
         child = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", _TRY_IMPORT, module],
+            [sys.executable, "-W", "ignore", "-c", _TRY_IMPORT, module, runtime.__file__],
             env=env,
             capture_output=True,
             text=True,
