@@ -9,6 +9,8 @@ Guarantees
 
 from __future__ import annotations
 
+import functools
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import closing
@@ -19,6 +21,7 @@ import numpy as np
 
 from nogil_loader import plan, runtime, stages
 from nogil_loader.engine.core import RunStart
+from nogil_loader.engine.errors import RunClosed
 from nogil_loader.engine.run import Run
 from nogil_loader.engine.threads import Threads
 from nogil_loader.engine.workers import Engine
@@ -313,31 +316,64 @@ def show_source(source: object) -> str:
     return repr(source)
 
 
+class _Epochs(Generic[T]):
+    """Begins the runs of successive epochs, each once: when the one before it has nothing left
+    to hand to its workers, or when the consumer gets there, whichever is first."""
+
+    def __init__(self, pipeline: Pipeline[T], count: int, seed: int, ordered: bool) -> None:
+        self._pipeline = pipeline
+        self._count = count
+        self._seed = seed
+        self._ordered = ordered
+        self._lock = threading.Lock()
+        self._pool = Threads()
+        # A stream is opened for every pass, data with random access once for all.
+        stream = isinstance(pipeline.source, StreamSource)
+        self._reader = None if stream else pipeline.source.open()
+        self._runs: dict[int, Run[T] | Exception] = {}
+        self._over = False
+
+    def begin(self, epoch: int) -> None:
+        """Start an epoch, unless that was done; an error is kept until the epoch's turn."""
+        with self._lock:
+            if self._over or epoch >= self._count or epoch in self._runs:
+                return
+            try:
+                self._runs[epoch] = self._pipeline._start(
+                    epoch=epoch,
+                    seed=self._seed,
+                    ordered=self._ordered,
+                    reader=self._reader,
+                    pool=self._pool,
+                    exhausted=functools.partial(self.begin, epoch + 1),
+                )
+            except Exception as error:
+                self._runs[epoch] = error
+
+    def __iter__(self) -> Iterator[Run[T]]:
+        try:
+            for epoch in range(self._count):
+                self.begin(epoch)
+                run = self._runs[epoch]
+                if isinstance(run, Exception):
+                    raise run
+                yield run
+                run.close()
+                self._runs[epoch] = RunClosed(f"epoch {epoch} is over")
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        with self._lock:
+            self._over = True
+        for run in self._runs.values():
+            if isinstance(run, Run):
+                run.close()
+        self._pool.shutdown(wait=False)
+        if self._reader is not None:
+            self._reader.close()
+
+
 def _epochs(pipeline: Pipeline[T], count: int, seed: int, ordered: bool) -> Iterator[Run[T]]:
-    pool = Threads()
-    source = pipeline.source.open()
-    following: list[Run[T]] = []
-
-    def begin(epoch: int) -> Run[T]:
-        def exhausted() -> None:
-            if epoch + 1 < count:
-                following.append(begin(epoch + 1))
-
-        reader = source if isinstance(source, Reader) else None
-        return pipeline._start(
-            epoch=epoch, seed=seed, ordered=ordered, reader=reader, pool=pool, exhausted=exhausted
-        )
-
-    run: Run[T] | None = None
-    try:
-        for epoch in range(count):
-            run = following.pop() if following else begin(epoch)
-            yield run
-            run.close()
-    finally:
-        for other in following:
-            other.close()
-        if run is not None:
-            run.close()
-        pool.shutdown(wait=False)
-        source.close()
+    """Nothing is opened or started before the first epoch is asked for."""
+    yield from _Epochs(pipeline, count, seed, ordered)

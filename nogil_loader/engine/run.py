@@ -46,7 +46,7 @@ class Run(Generic[T]):
         self._ready: deque[tuple[Delivery, int]] = deque()
         self._last: tuple[Delivery, int] | None = None
         self._over: BaseException | None = None
-        self._ended = False
+        self._ended = self._closed = False
         self.waited = 0.0
         """Seconds that the consumer has waited for batches."""
         self.yielded = 0
@@ -71,6 +71,8 @@ class Run(Generic[T]):
                 "this run belongs to the process that started it: run anew in the child"
             )
         while True:
+            if self._closed:
+                raise RunClosed("the run was closed: start another") from self._over
             try:
                 delivery, index = self._ready.popleft()
             except IndexError:
@@ -161,9 +163,21 @@ class Run(Generic[T]):
         """
         if os.getpid() != self._pid:
             return True
+        self._closed = True
         self._finalizer.detach()
+        gone = self._engine.stop(_GRACE if timeout is None else timeout)
+        self._discard()
+        return gone
+
+    def _discard(self) -> None:
+        """Let go of the batches that nobody asked for; whoever waits for one hears of it."""
+        queue = self._engine.queue
         self._ready.clear()
-        return self._engine.stop(_GRACE if timeout is None else timeout)
+        try:
+            while True:
+                queue.get_nowait()
+        except Empty:
+            queue.put(None)
 
     def __enter__(self) -> Run[T]:
         return self

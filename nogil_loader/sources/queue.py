@@ -80,13 +80,15 @@ class QueueReader:
         self._name = name
         self._waiting = False
         self._interrupted = False
+        self._ended: tuple[type[BaseException], ...] = ()
+        """How a queue says that it was shut down, on Pythons that know of it."""
+        if hasattr(queue, "ShutDown"):
+            self._ended = (queue.ShutDown,)
 
     def __iter__(self) -> Iterator[Sample]:
         source, sentinel = self._queue, self._sentinel
         task_done = getattr(source, "task_done", None)
-        ended: tuple[type[BaseException], ...] = ()
-        if hasattr(queue, "ShutDown"):
-            ended = (queue.ShutDown,)
+        ended = self._ended
         while True:
             # Order matters: whoever interrupts sets its flag before it looks at ours.
             self._waiting = True
@@ -117,8 +119,9 @@ class QueueReader:
     def interrupt(self) -> None:
         self._interrupted = True
         if self._waiting:
-            # A full queue needs no token: whoever waits on it is about to get an item.
-            with suppress(queue.Full):
+            # A full queue needs no token, whoever waits on it is about to get an item; nor does
+            # one that was shut down, which wakes its readers itself.
+            with suppress(queue.Full, *self._ended):
                 self._queue.put_nowait(Wake())
 
     def close(self) -> None:
