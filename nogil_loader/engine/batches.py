@@ -75,7 +75,10 @@ class _Numbers:
         self.size = self.array.nbytes
 
     def write(self, row: int, values: Sequence[object]) -> None:
-        if set(map(type, values)) != {self.type}:
+        if len(values) == 1:
+            if type(values[0]) is not self.type:
+                raise _MisfitError
+        elif set(map(type, values)) != {self.type}:
             raise _MisfitError
         try:
             self.array[row : row + len(values)] = values  # type: ignore[assignment]

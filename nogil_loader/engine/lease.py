@@ -66,7 +66,7 @@ class Keeper:
                 if core.spent():
                     return
                 deadline = core.deadline()
-                wakes = engine.wakeable()
+                wakes = [kind for kind, idle in enumerate(engine.parked) if idle and core.can(kind)]
                 self._until = min(
                     float("inf") if deadline is None else deadline, self._next_lease(now)
                 )

@@ -33,6 +33,15 @@ class OpMeter:
         if cells:
             self.histogram[min(BINS - 1, int(seconds * 1e9 / cells).bit_length())] += cells
 
+    def extend(self, cells: int) -> None:
+        """Cells that went by untimed: take them to have been like the others."""
+        if not cells or not self.cells:
+            return
+        each = self.seconds / self.cells
+        self.cells += cells
+        self.seconds += each * cells
+        self.histogram[min(BINS - 1, int(each * 1e9).bit_length())] += cells
+
 
 class WorkerMeter:
     """What one worker did in all: by (level, op), and how long it waited."""

@@ -18,24 +18,32 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, wait
+from functools import partial
 from queue import SimpleQueue
 from time import monotonic, perf_counter
 
 from nogil_loader.engine.batches import BatchBuffer, sizeof, stack
 from nogil_loader.engine.core import Block, Core, Delivery, RunStart, Task
 from nogil_loader.engine.core.level import Closed, Slot
+from nogil_loader.engine.core.segment import Segment
 from nogil_loader.engine.feed import Feed
 from nogil_loader.engine.lease import Keeper
 from nogil_loader.engine.meters import WorkerMeter
 from nogil_loader.engine.program import Places, Program, bind_steps
 from nogil_loader.engine.steps import Slot as WorkerSlot
-from nogil_loader.engine.steps import carry
+from nogil_loader.engine.steps import carry, course, hurry
 from nogil_loader.engine.threads import Threads
 from nogil_loader.sources.base import StreamReader
 
 _TRIES = 200
 """Times that the core's lock is tried before the thread blocks on it; it is held for
 microseconds, and a blocking acquire of a contended lock costs a trip to the kernel."""
+
+
+_UNTIMED = 15
+"""Short blocks that go by untimed between two timed ones."""
+_QUICK = 1e-4
+"""Seconds up to which a block is short."""
 
 
 class Parked:
@@ -80,29 +88,55 @@ class Engine:
         reader = program.reader
         self.feed = Feed(self, reader, start) if isinstance(reader, StreamReader) else None
         self.keeper = Keeper(self) if _needs_keeper(program) else None
+        self.restless = self.feed is not None
+        """Whether ``collect`` has more to look at than credits and settled futures."""
+        self.watchful = self.keeper is not None or exhausted is not None or _has_futures(program)
+        """Whether workers have more to look at between two blocks."""
         self.abandoned: list[str] = []
-        self.released = False
+        self.members = 1
+        """Threads that are alive, and the one that starts them."""
 
     def start(self) -> None:
         """Start every thread."""
         with self.lock:
-            self._hand_over()
+            self.hand_over()
         for kind, count in enumerate(self.program.core.workers):
             for _ in range(count):
                 self.hire(kind)
         if self.feed is not None:
-            self._submit(self.feed.run)
+            self._enlist(self.pool, self.feed.run)
         if self.keeper is not None:
-            self._submit(self.keeper.run)
+            self._enlist(self.pool, self.keeper.run)
+        self.leave()
 
     def hire(self, kind: int) -> None:
         """One more thread of a kind."""
         pool = self.host if self.host is not None and kind == 0 else self.pool
-        context = self.context.copy()
-        self.loops.append(pool.submit(context.run, _work, self, kind))
+        self._enlist(pool, partial(_work, self, kind))
 
-    def _submit(self, fn: Callable[[], None]) -> None:
-        self.loops.append(self.pool.submit(self.context.copy().run, fn))
+    def _enlist(self, pool: Executor, life: Callable[[], None]) -> None:
+        """A thread that is waited for at the end; each lives in a context of its own."""
+        with self.lock:
+            self.members += 1
+        self.loops.append(pool.submit(self.context.copy().run, self._live, life))
+
+    def _live(self, life: Callable[[], None]) -> None:
+        try:
+            life()
+        finally:
+            self.wake_all()
+            self.leave()
+
+    def leave(self) -> None:
+        """A thread ends; the last one out gives back what the run held."""
+        with self.lock:
+            self.members -= 1
+            last = self.members == 0
+        if last:
+            for keeper in self.program.keepers:
+                keeper()
+            if self.own_pool:
+                self.pool.shutdown(wait=False)
 
     # Messages ---------------------------------------------------------------------------
 
@@ -127,9 +161,10 @@ class Engine:
         if self.closing and not core.closing:
             core.close()
         if core.deliveries:
-            self._hand_over()
+            self.hand_over()
 
-    def _hand_over(self) -> None:
+    def hand_over(self) -> None:
+        """With the lock: what was made goes to the consumer."""
         core = self.core
         for delivery in core.deliveries:
             self.queue.put(delivery)
@@ -142,11 +177,6 @@ class Engine:
         if self.closing and not self.core.closing:
             return True
         return self.feed is not None and self.feed.news
-
-    def wakeable(self) -> list[int]:
-        """With the lock: kinds with work and a parked thread."""
-        core, parked = self.core, self.parked
-        return [kind for kind in range(len(parked)) if parked[kind] and core.can(kind)]
 
     def wake(self, kind: int) -> bool:
         """Release one parked thread of a kind."""
@@ -185,14 +215,14 @@ class Engine:
         self.acquire()
         try:
             self.core.abort(error)
-            self._hand_over()
+            self.hand_over()
         finally:
             self.lock.release()
         self.wake_all()
 
     def abandon(self) -> None:
         """Signal the end, from anywhere, without waiting or taking a lock."""
-        self.closing = True
+        self.closing = self.restless = True
         self.queue.put(None)
         self.wake_all()
 
@@ -204,29 +234,7 @@ class Engine:
         here = threading.get_ident()
         if any(slot.ident == here for slot in self.slots):
             return False
-        done = wait(self.loops, timeout)
-        gone = not done.not_done
-        if gone:
-            self.release()
-        return gone
-
-    def release(self) -> None:
-        """Give back what the run held, once no thread is inside an op."""
-        with self.lock:
-            if self.released:
-                return
-            self.released = True
-        for keeper in self.program.keepers:
-            keeper()
-        if self.own_pool:
-            self.pool.shutdown(wait=False)
-
-    def left(self) -> None:
-        """A loop ends; the last one out gives back what the run held."""
-        if self.own_pool:
-            running = sum(not loop.done() for loop in self.loops)
-            if running <= 1:
-                self.pool.shutdown(wait=False)
+        return not wait(self.loops, timeout).not_done
 
 
 def _needs_keeper(program: Program) -> bool:
@@ -239,10 +247,14 @@ def _needs_keeper(program: Program) -> bool:
     return False
 
 
+def _has_futures(program: Program) -> bool:
+    return any(op.future for ops in program.ops for op in ops)
+
+
 class Worker:
     """One thread's own things: its bound ops, its places in the data, its counters."""
 
-    __slots__ = ("engine", "kind", "meter", "parked", "places", "slot", "steps")
+    __slots__ = ("courses", "engine", "kind", "meter", "parked", "places", "quick", "slot", "steps")
 
     def __init__(self, engine: Engine, kind: int) -> None:
         self.engine = engine
@@ -251,66 +263,82 @@ class Worker:
         self.places = Places(engine.program)
         self.steps = bind_steps(engine.program, self.places)
         self.slot = WorkerSlot(kind)
+        self.courses = [
+            course(segment.spec.first, self.steps[segment.level.number][part_of(segment)])
+            for segment in engine.core.segments
+        ]
+        self.quick = False
+        """Whether the last block took no longer than looking at the clock matters for."""
         self.meter = WorkerMeter(kind, map(len, engine.program.ops), monotonic())
         engine.slots.append(self.slot)
         engine.meters.append(self.meter)
 
 
+def part_of(segment: Segment) -> slice:
+    """The ops of a segment among those of its level."""
+    return slice(segment.spec.first, segment.spec.last)
+
+
 def _work(engine: Engine, kind: int) -> None:
     """The life of a worker."""
-    worker = Worker(engine, kind)
-    try:
-        _loop(engine, worker, kind)
-    finally:
-        engine.wake_all()
-        engine.left()
+    _loop(engine, Worker(engine, kind), kind)
 
 
 def _loop(engine: Engine, worker: Worker, kind: int) -> None:
-    core, lock = engine.core, engine.lock
-    meter, parked = worker.meter, worker.parked
-    mine = engine.parked[kind]
+    core, lock, parked = engine.core, engine.lock, engine.parked
+    credits, settled, meter = engine.credits, engine.settled, worker.meter
+    acquire, release = lock.acquire, lock.release
+    finish, take = core.finish, core.take
+    kinds = range(len(parked))
     task: Task | None = None
+    then = monotonic()
     while True:
         now = monotonic()
-        futures: list[object] = []
-        engine.acquire()
+        if task is not None:
+            worker.quick = now - then < _QUICK
+            meter.busy += now - then
+        then = now
+        if not acquire(False):
+            engine.acquire()
         try:
             if task is not None:
-                if task.futures:
-                    assert task.block is not None and task.block.out is not None
-                    futures = task.block.out
-                core.finish(task, now)
-            engine.collect(now)
-            following = core.take(kind, now)
-            if following is not None and engine.feed is not None:
+                finish(task, now)
+            if credits or settled or engine.restless:
+                engine.collect(now)
+            following = take(kind, now)
+            if engine.feed is not None and following is not None:
                 engine.feed.supply(following)
             if core.deliveries:
-                engine._hand_over()
-            wakes = engine.wakeable()
+                engine.hand_over()
+            wakes = [other for other in kinds if parked[other] and core.can(other)]
             if following is None:
                 if core.spent():
-                    break
-                mine.append(parked)
+                    return
+                parked[kind].append(worker.parked)
         finally:
-            lock.release()
+            release()
         for other in wakes:
             engine.wake(other)
-        if futures and task is not None:
-            _watch(engine, task, futures)
-        if engine.keeper is not None:
-            engine.keeper.nudge()
-        if engine.exhausted is not None and core.ahead.exhausted:
-            _begin_next(engine)
+        if engine.watchful:
+            _look_around(engine, task)
+        if worker.slot.stuck:
+            return
         task = following
         if task is None:
             _park(engine, worker)
             meter.idle += monotonic() - now
         else:
             _run(engine, worker, task)
-            meter.busy += monotonic() - now
-            if worker.slot.stuck:
-                return
+
+
+def _look_around(engine: Engine, task: Task | None) -> None:
+    """Between two blocks, where futures, times or a following epoch are at stake."""
+    if task is not None and task.futures and task.block is not None:
+        _watch(engine, task, task.block.out or [])
+    if engine.keeper is not None:
+        engine.keeper.nudge()
+    if engine.exhausted is not None and engine.core.ahead.exhausted:
+        _begin_next(engine)
 
 
 def _begin_next(engine: Engine) -> None:
@@ -339,6 +367,14 @@ def _run(engine: Engine, worker: Worker, task: Task) -> None:
     last = segment.spec.last
     if block.level and block.op == 0 and block.cells and block.out is None:
         block.cells = [finished(cell) for cell in block.cells]
+    plain = worker.courses[segment.number]
+    if plain is not None and block.op == plain.first and block.out is None and not block.alone:
+        if worker.quick and plain.passed < _UNTIMED:
+            hurry(task, block, plain)
+            if not task.failed and task.slots is not None:
+                _write_rows(engine, worker, task, block)
+            return
+        plain.make_up(worker.meter.ops[block.level])
     carry(
         task,
         block,

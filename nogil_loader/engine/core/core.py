@@ -41,6 +41,9 @@ class Core:
         self.last = self.levels[-1]
         self.kinds = _segments(spec, self.levels)
         """Segments by kind of worker, the most downstream first."""
+        self.segments = [segment for level in self.levels for segment in level.segments]
+        for number, segment in enumerate(self.segments):
+            segment.number = number
         self.head = self.source.segments[0]
         """The segment that claims units."""
         self.ahead = Ahead(spec, self.source, self.head, stream=start.stream)
@@ -172,15 +175,19 @@ class Core:
         elif task.failed:
             self._failed(segment, block, task.failed, now)
         else:
-            segment.observe(block.count, now - task.since)
+            if segment.block is None and block.count:
+                segment.observe(block.count, now - task.since)
             if segment.spec.serial:
                 segment.next = block.stop
             if segment.following is not None:
                 segment.following.put(block)
                 return
-            if task.slots is not None:
-                self._written(task, block, now)
-            self._arrive(segment.level, block, now)
+            level = segment.level
+            if task.slots is not None and self._written(task, block, now):
+                level.front += block.count  # in turn, and nothing is whole by it
+                level.judged += block.count
+                return
+            self._arrive(level, block, now)
         self._settle(now)
 
     def _arrive(self, level: Level, block: Block, now: float) -> None:
@@ -192,12 +199,27 @@ class Core:
                 level.deliver_early(block)
         level.arrive(block, now)
 
-    def _written(self, task: Task, block: Block, now: float) -> None:
-        """Rows of early batches were filled; whole batches go up."""
+    def _written(self, task: Task, block: Block, now: float) -> bool:
+        """Rows of early batches were filled; whole batches go up.
+
+        Returns whether that is all there is to it.
+        """
+        level = self.source
         assert task.slots is not None
-        self.ahead.charged += task.allocated - block.size
-        for slot in early.written(block, task.slots):
-            self._rise(slot, now)
+        if len(task.slots) == 1 and block.ids is None and not block.size:
+            slot = task.slots[0][0]
+            slot.left -= block.count
+            if slot.left and block.start == level.front and not level.waiting:
+                return not task.allocated and block.failure is None
+            block.cells = []
+            if not slot.left:
+                self._rise(slot, now)
+        else:
+            self.ahead.charged -= block.size
+            for slot in early.written(block, task.slots):
+                self._rise(slot, now)
+        self.ahead.charged += task.allocated
+        return False
 
     def _rise(self, slot: Slot, now: float) -> None:
         """An early batch is whole."""

@@ -33,6 +33,7 @@ class Segment:
         "in_flight",
         "level",
         "next",
+        "number",
         "rows",
         "running",
         "size",
@@ -63,6 +64,8 @@ class Segment:
         """Units a block should have now."""
         self.estimate = 0.0
         """Seconds a unit, a moving average."""
+        self.number = 0
+        """Among all segments of the run."""
         self.units = 0
         """Units that wait."""
         self.running = 0
@@ -130,8 +133,6 @@ class Segment:
 
     def observe(self, units: int, seconds: float) -> None:
         """Learn from a finished block."""
-        if self.block is not None or units == 0:
-            return
         each = seconds / units
         if self.estimate:
             self.estimate += _WEIGHT * (each - self.estimate)
@@ -144,6 +145,8 @@ class Segment:
         """Forget what waits, and return it."""
         blocks = [block for _, block in self._queue]
         self._queue.clear()
+        self.number = 0
+        """Among all segments of the run."""
         self.units = 0
         return blocks
 
