@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from nogil_loader import runtime, stages
 from nogil_loader.engine.batches import Allocate
@@ -216,7 +217,7 @@ class _Walk:
             return
         count = stage.count
         begin, length = (0, count) if isinstance(stage, stages.Take) else (count, None)
-        self._close(lambda: Stretch(begin, length), _only)
+        self._close(partial(Stretch, begin, length), _only)
 
     # Ops --------------------------------------------------------------------------------
 
@@ -303,7 +304,7 @@ class _Walk:
         collate: Collate | None = None
         if stage.collate is not None:
             collate = _Collate(stage.collate)
-        self._close(lambda: Batches(size, drop_last=drop_last), collate)
+        self._close(partial(Batches, size, drop_last=drop_last), collate)
 
     def _unbatch(self) -> None:
         if len(self.levels) == 1:
@@ -429,8 +430,7 @@ def _with_boundary(level: LevelSpec, below: Order) -> LevelSpec:
     size, drop_last = level.rows, level.drop_last
     grouper = level.grouper
     if size is not None:
-        rows = size
-        grouper = lambda: Batches(rows, drop_last=drop_last)  # noqa: E731
+        grouper = partial(Batches, size, drop_last=drop_last)
     return replace(level, rows=None, grouper=grouper, boundary=below.length)
 
 

@@ -11,9 +11,9 @@ Guarantees
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from threading import Lock
 from typing import Protocol, TypeAlias
 
 import numpy as np
@@ -177,17 +177,20 @@ def _node(value: object, rows: int, allocate: Allocate) -> _Node:
 class BatchBuffer:
     """One batch while its rows are written, and then the batch itself.
 
-    ``name(row)`` says which sample a row is, for errors.
+    ``lock`` is held while the arrays are made: by the first worker that has a sample.
     """
 
-    def __init__(self, rows: int, name: Callable[[int], str], allocate: Allocate) -> None:
+    __slots__ = ("_allocate", "_lock", "_misfits", "_node", "_rows", "_spoilt", "misfit")
+
+    def __init__(self, rows: int, allocate: Allocate, lock: Lock) -> None:
         self._rows = rows
-        self._name = name
         self._allocate = allocate
+        self._lock = lock
         self._node: _Node | None = None
-        self._lock = threading.Lock()
-        self._misfits: dict[int, object] = {}
-        self._spoilt: list[tuple[int, BaseException]] = []
+        self._misfits: dict[int, object] | None = None
+        self._spoilt: list[tuple[int, BaseException]] | None = None
+        self.misfit = False
+        """Whether there is no batch but an error to ``explain``."""
 
     def write(self, row: int, values: Sequence[object]) -> int:
         """Put samples into consecutive rows; returns the bytes that this call allocated."""
@@ -209,63 +212,67 @@ class BatchBuffer:
             try:
                 node.write(row, (value,))
             except _MisfitError:
-                self._misfits[row] = value
+                with self._lock:
+                    self._misfits = {**(self._misfits or {}), row: value}
+                    self.misfit = True
             row += 1
 
     def spoil(self, row: int, error: BaseException) -> None:
         """A row could not be written at all."""
-        self._spoilt.append((row, error))
+        with self._lock:
+            self._spoilt = [*(self._spoilt or ()), (row, error)]
+            self.misfit = True
 
-    @property
-    def misfit(self) -> bool:
-        """Whether ``result`` will raise."""
-        return bool(self._misfits or self._spoilt)
-
-    def result(self, rows: int | None = None) -> object:
-        """The batch, once every row was written. Raises ``CollateError`` if one did not fit."""
-        rows = self._rows if rows is None else rows
-        if self._spoilt:
-            raise min(self._spoilt, key=lambda item: item[0])[1]
-        assert self._node is not None
-        if self._misfits:
-            raise self._explain(self._node, rows)
+    def result(self, rows: int) -> object:
+        """The batch of so many rows, once every one was written and none is a misfit."""
+        assert self._node is not None and not self.misfit
         return self._node.result(rows)
 
-    def _explain(self, node: _Node, rows: int) -> CollateError:
-        """Name the lowest row and the first that differs from it, whoever wrote first."""
-        values = [self._misfits[row] if row in self._misfits else None for row in range(rows)]
-        if 0 in self._misfits:
-            lowest = self._misfits[0]
-            model = _node(lowest, 1, np.empty)
-            for row in range(1, rows):
-                value = values[row] if row in self._misfits else _row_of(node.result(rows), row)
-                try:
-                    model.write(0, (value,))
-                except _MisfitError:
-                    return self._difference(lowest, row, value)
-        row = min(row for row in self._misfits if row) if self._misfits.keys() - {0} else 0
-        return self._difference(_row_of(node.result(rows), 0), row, self._misfits[row])
+    def explain(self, rows: int, name: Callable[[int], str]) -> BaseException:
+        """Why there is no batch: the lowest row, and the first that differs from it, whoever
+        was first to write. ``name(row)`` says which sample a row is."""
+        if self._spoilt:
+            return min(self._spoilt, key=lambda item: item[0])[1]
+        node, misfits = self._node, self._misfits
+        assert node is not None and misfits
+        if 0 not in misfits:
+            row = min(misfits)
+            return self._difference(_row_of(node.result(rows), 0), row, misfits[row], name)
+        lowest = misfits[0]
+        model = _node(lowest, 1, np.empty)
+        for row in range(1, rows):
+            value = misfits[row] if row in misfits else _row_of(node.result(rows), row)
+            try:
+                model.write(0, (value,))
+            except _MisfitError:
+                return self._difference(lowest, row, value, name)
+        return CollateError(f"{name(0)} is {_describe(lowest)}, which no array can hold")
 
-    def _difference(self, lowest: object, row: int, value: object) -> CollateError:
+    @staticmethod
+    def _difference(
+        lowest: object, row: int, value: object, name: Callable[[int], str]
+    ) -> CollateError:
         where, first, second = _first_difference("", lowest, value)
         place = f"field {where}" if where else "the sample"
         cure = "cast it in a map"
         if "array" in first and "array" in second and first.split()[-1] == second.split()[-1]:
             cure = "pad(...), bucket(...) or a map that makes the shapes equal"
         return CollateError(
-            f"{place} is {first} in {self._name(0)}, the first of the batch, but {second} in "
-            f"{self._name(row)}; nothing is cast or cut silently: use {cure}, "
+            f"{place} is {first} in {name(0)}, the first of the batch, but {second} in "
+            f"{name(row)}; nothing is cast or cut silently: use {cure}, "
             f"or batch(..., collate=fn)"
         )
 
 
 def stack(
-    cells: Sequence[object], name: Callable[[int], str], allocate: Allocate = np.empty
+    cells: Sequence[object], name: Callable[[int], str], allocate: Allocate, lock: Lock
 ) -> tuple[object, int]:
     """A batch of samples that are all there, and the bytes it took."""
-    buffer = BatchBuffer(len(cells), name, allocate)
+    buffer = BatchBuffer(len(cells), allocate, lock)
     size = buffer.write(0, cells)
-    return buffer.result(), size
+    if buffer.misfit:
+        raise buffer.explain(len(cells), name)
+    return buffer.result(len(cells)), size
 
 
 def sizeof(value: object) -> int:

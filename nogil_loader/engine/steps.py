@@ -176,13 +176,9 @@ def hurry(task: Task, block: Block, plain: Course) -> None:
     plain.passed += 1
     for fn in plain.fns:
         out: list[object] = []
-        try:
-            for cell in cells:
-                out.append(fn(cell))
-        except BaseException as error:
-            failed: Failed = []
-            _note(out, failed, error)
-            _call(fn, cells[len(out) :], out, failed)
+        failed: Failed = []
+        _call(fn, cells, out, failed)
+        if failed:
             block.cells, block.out, task.failed = cells, out, failed
             return
         block.op += 1
@@ -270,14 +266,15 @@ def _run(
     return out
 
 
-def _call(fn: Fn, cells: Iterable[object], out: list[object], failed: Failed) -> None:
-    append = out.append
+def _call(fn: Fn, cells: Sequence[object], out: list[object], failed: Failed) -> None:
+    """``fn`` of every cell. What was appended before an error stays, and ``rest`` goes on
+    behind it; a StopIteration looks like the end, so the count is what tells."""
     rest = iter(cells)
-    while True:
+    while len(out) < len(cells):
         try:
-            for cell in rest:
-                append(fn(cell))
-            return
+            out.extend(map(fn, rest))
+            if len(out) < len(cells):
+                raise StopIteration
         except BaseException as error:
             _note(out, failed, error)
 

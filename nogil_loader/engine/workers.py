@@ -24,8 +24,10 @@ from time import monotonic, perf_counter
 
 from nogil_loader.engine.batches import BatchBuffer, sizeof, stack
 from nogil_loader.engine.core import Block, Core, Delivery, RunStart, Task
+from nogil_loader.engine.core.block import unit_of
 from nogil_loader.engine.core.level import Closed, Slot
 from nogil_loader.engine.core.segment import Segment
+from nogil_loader.engine.core.task import Rows
 from nogil_loader.engine.feed import Feed
 from nogil_loader.engine.lease import Keeper
 from nogil_loader.engine.meters import WorkerMeter
@@ -70,6 +72,8 @@ class Engine:
         self.program = program
         self.core = Core(program.core, start)
         self.lock = threading.Lock()
+        self.making = threading.Lock()
+        """Held while the arrays of a batch are made."""
         self.queue: SimpleQueue[Delivery | None] = SimpleQueue()
         """Deliveries; None wakes a consumer that waits while the run closes."""
         self.credits: deque[tuple[int, int]] = deque()
@@ -169,6 +173,12 @@ class Engine:
         for delivery in core.deliveries:
             self.queue.put(delivery)
         core.deliveries.clear()
+
+    def furnish(self, rows: list[Rows]) -> None:
+        """With the lock: a batch whose first rows are handed out gets its buffer."""
+        for slot, _, _, _ in rows:
+            if slot.buffer is None:
+                slot.buffer = BatchBuffer(slot.rows, self.program.allocate, self.making)
 
     def messages(self) -> bool:
         """Whether somebody left something that ``collect`` would find."""
@@ -306,8 +316,11 @@ def _loop(engine: Engine, worker: Worker, kind: int) -> None:
             if credits or settled or engine.restless:
                 engine.collect(now)
             following = take(kind, now)
-            if engine.feed is not None and following is not None:
-                engine.feed.supply(following)
+            if following is not None:
+                if following.slots is not None:
+                    engine.furnish(following.slots)
+                if engine.feed is not None:
+                    engine.feed.supply(following)
             if core.deliveries:
                 engine.hand_over()
             wakes = [other for other in kinds if parked[other] and core.can(other)]
@@ -412,8 +425,6 @@ def _write_rows(engine: Engine, worker: Worker, task: Task, block: Block) -> Non
         if not part:
             continue
         buffer = slot.buffer
-        if buffer is None:
-            buffer = _buffer(engine, worker, slot, begin - row)
         assert isinstance(buffer, BatchBuffer)
         try:
             allocated = buffer.write(row, part)
@@ -427,50 +438,43 @@ def _write_rows(engine: Engine, worker: Worker, task: Task, block: Block) -> Non
             slot.misfit = True
 
 
-def _buffer(engine: Engine, worker: Worker, slot: Slot, first: int) -> BatchBuffer:
-    """The buffer of a batch; whoever needs it first makes it."""
-    places = worker.places
-
-    def name(row: int) -> str:
-        return f"sample {first + row} ({places.ref(first + row)!s})"
-
-    buffer = BatchBuffer(slot.rows, name, engine.program.allocate)
-    engine.acquire()
-    try:
-        if slot.buffer is None:
-            slot.buffer = buffer
-        existing = slot.buffer
-    finally:
-        engine.lock.release()
-    assert isinstance(existing, BatchBuffer)
-    return existing
-
-
 def _collate(engine: Engine, worker: Worker, task: Task, closed: Closed) -> None:
     """Late rows: the members are known, one worker makes the batch."""
     begun = perf_counter()
-    places, idents = worker.places, closed.idents
-
-    def name(row: int) -> str:
-        ident = idents[row]
-        unit = ident if isinstance(ident, int) else ident[0]
-        if closed.level:
-            return f"sample {row} of the batch"
-        return f"sample {unit} ({places.ref(unit)!s})"
-
+    names = Names(worker.places, closed)
     collate = engine.program.collates[closed.level]
     try:
-        if closed.cells and type(closed.cells[0]) is Slot:
-            finished(closed.cells[0])  # raises: some row did not fit
-        elif collate is not None:
-            task.value = collate(closed.cells, closed.layout)
+        first = closed.cells[0]
+        if not closed.idents and type(first) is Slot:
+            assert isinstance(first.buffer, BatchBuffer)
+            raise first.buffer.explain(first.rows, names)
+        cells = list(map(finished, closed.cells)) if closed.level else closed.cells
+        if collate is not None:
+            task.value = collate(cells, closed.layout)
             if engine.program.core.memory is not None:
                 task.allocated = sizeof(task.value)
         else:
-            task.value, task.allocated = stack(closed.cells, name, engine.program.allocate)
+            task.value, task.allocated = stack(cells, names, engine.program.allocate, engine.making)
     except BaseException as error:
         task.failed = [(0, error)]
     worker.meter.collate.add(len(closed.cells), perf_counter() - begun, len(task.failed))
+
+
+class Names:
+    """Says which sample a row of a group is. (A closure would never be freed on 3.13t.)"""
+
+    __slots__ = ("closed", "places")
+
+    def __init__(self, places: Places, closed: Closed) -> None:
+        self.places = places
+        self.closed = closed
+
+    def __call__(self, row: int) -> str:
+        closed = self.closed
+        if closed.level:
+            return f"sample {row} of the batch"
+        unit = unit_of(closed.idents[row]) if closed.idents else closed.span.first + row
+        return f"sample {self.places.position(unit)} ({self.places.ref(unit)!s})"
 
 
 def _watch(engine: Engine, task: Task, futures: list[object]) -> None:
