@@ -5,7 +5,7 @@ Guarantees
 - An op's exception reaches the consumer as the object that was raised, after the batches
   before it; afterwards the run is closed.
 - When the run is closed, exhausted, abandoned or forgotten, its threads end by themselves.
-- ``next`` that times out, and Ctrl-C at any moment, lose nothing.
+- A ``next`` that times out loses nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import threading
 import weakref
 from collections import deque
+from itertools import repeat
 from queue import Empty
 from time import monotonic
 from types import TracebackType
@@ -70,16 +71,18 @@ class Run(Generic[T]):
             raise ForkedRun(
                 "this run belongs to the process that started it: run anew in the child"
             )
+        ready = self._ready
         while True:
             if self._closed:
                 raise RunClosed("the run was closed: start another") from self._over
-            try:
-                delivery, index = self._ready.popleft()
-            except IndexError:
+            if not ready:
                 self._fetch(timeout)
-                continue
+            try:
+                delivery, index = here = ready.popleft()
+            except IndexError:
+                continue  # another thread was faster
             value = finished(delivery.values[index])
-            self._last = (delivery, index)
+            self._last = here
             self.yielded += 1
             return cast(T, value)
 
@@ -106,7 +109,11 @@ class Run(Generic[T]):
             engine.queue.put(delivery)
             self._end(delivery)
             return
-        self._ready.extend((delivery, index) for index in range(len(delivery.values)))
+        count = len(delivery.values)
+        if count == 1:
+            self._ready.append((delivery, 0))
+        else:
+            self._ready.extend(zip(repeat(delivery, count), range(count), strict=True))
         engine.credit(delivery)
 
     def _end(self, delivery: Delivery) -> None:

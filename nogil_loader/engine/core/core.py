@@ -48,6 +48,8 @@ class Core:
         """The segment that claims units."""
         self.ahead = Ahead(spec, self.source, self.head, stream=start.stream)
         self.beyond = start.beyond
+        self._plain_end = not (self.last.segments or self.last.grouper or self.beyond)
+        """Whether the last level only puts batches in order."""
         self.fills: list[Task] = []
         """Groups to collate, oldest first."""
         self.running = 0
@@ -234,6 +236,9 @@ class Core:
     def _unit_above(self, closed: Closed, value: object, size: int, now: float) -> None:
         """A group is complete: it is a unit of the level above."""
         above = self.levels[closed.level + 1]
+        if self._plain_end and above is self.last:
+            if above.pass_through(closed.number, value, closed.span, size):
+                return
         above.spans[closed.number] = closed.span
         block = Block(above.number, 0, closed.number, 1, [value])
         block.size = size

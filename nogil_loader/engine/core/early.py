@@ -10,7 +10,7 @@ Guarantees
 from __future__ import annotations
 
 from nogil_loader.engine.core.block import Block
-from nogil_loader.engine.core.level import Closed, Level, Point, Slot, Span
+from nogil_loader.engine.core.level import Closed, Level, Slot, Span
 from nogil_loader.engine.core.task import Rows
 
 
@@ -51,7 +51,7 @@ def closed(level: Level, rows: int, slot: Slot) -> Closed:
     """A whole batch, as a closed group."""
     del level.slots[slot.number]
     begin = level.first + (slot.number - level.groups) * rows
-    span = Span(Point(begin), Point(begin + slot.rows), slot.rows, begin)
+    span = Span(begin, begin + slot.rows, slot.rows, begin)
     return Closed(level.number, slot.number, [slot], (), None, span, slot.size)
 
 

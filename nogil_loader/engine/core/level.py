@@ -43,8 +43,9 @@ class Point(NamedTuple):
 class Span(NamedTuple):
     """What a unit of an upper level is made of."""
 
-    begin: Point
-    end: Point
+    begin: Point | int
+    """Where it begins below; a number stands for the point before that unit."""
+    end: Point | int
     weight: int
     """Outputs of level 0 in it."""
     first: int
@@ -83,31 +84,21 @@ class Closed(NamedTuple):
 class Delivery:
     """Values for the consumer, in order, or the end or failure of the run."""
 
-    __slots__ = (
-        "dropped",
-        "ended",
-        "failure",
-        "ids",
-        "level",
-        "size",
-        "spans",
-        "start",
-        "values",
-        "weight",
-    )
+    ids: list[Ident] | None = None
+    spans: list[Span] | None = None
+    dropped: tuple[int, ...] = ()
+    weight = 0
+    """Outputs of level 0 that the consumer gives credit for by taking it."""
+    size = 0
+    """Bytes that are no longer in flight then."""
+    ended = False
+    """The run is over; with ``failure`` set, by that."""
+    failure: Failure | None = None
 
     def __init__(self, level: int, start: int, values: Sequence[object]) -> None:
         self.level = level
         self.start = start
         self.values = values
-        self.ids: list[Ident] | None = None
-        self.spans: list[Span] | None = None
-        self.dropped: tuple[int, ...] = ()
-        self.weight = 0
-        self.size = 0
-        self.failure: Failure | None = None
-        self.ended = False
-        """The run is over; with ``failure`` set, by that."""
 
     def ident(self, index: int) -> Ident:
         """The place of ``values[index]`` in its level."""
@@ -120,10 +111,15 @@ class Delivery:
         last = index + 1 == len(self.values) or unit_of(self.ident(index + 1)) != unit
         span = None if self.spans is None else self.spans[unit - self.start]
         if last:
-            below = None if span is None else span.end
+            below = None if span is None else as_point(span.end)
             return Point(unit + 1, None, (), None, self.dropped, below)
-        below = None if span is None else span.begin
+        below = None if span is None else as_point(span.begin)
         return Point(unit, ident, (), None, self.dropped, below)
+
+
+def as_point(point: Point | int) -> Point:
+    """The point that a number stands for."""
+    return Point(point) if isinstance(point, int) else point
 
 
 class Level:
@@ -223,6 +219,19 @@ class Level:
         self.deliveries.append(self._delivery(block, block.cells))
         self.news = True
         block.cells, block.ids, block.size = [], [], 0
+
+    def pass_through(self, number: int, value: object, span: Span, size: int) -> bool:
+        """The last level, with nothing to do: deliver a unit at once if it is its turn."""
+        if number != self.front or self.waiting or self.failure is not None:
+            return False
+        self.front = number + 1
+        delivery = Delivery(self.number, number, (value,))
+        delivery.spans = [span]
+        delivery.weight = span.weight
+        delivery.size = size
+        self.deliveries.append(delivery)
+        self.news = True
+        return True
 
     def close_open(self) -> None:
         """The first member of the open group has waited long enough."""
@@ -438,7 +447,7 @@ class Level:
         if self.number > 0:
             inside = end.after is not None
             below = self.spans[end.unit].begin if inside else self.spans[end.unit - 1].end
-            end = end._replace(below=below)
+            end = end._replace(below=as_point(below))
             first = self.spans[first].first
             weight = self.owed
             self._forget_spans(end.unit)
