@@ -115,6 +115,8 @@ class _Fields:
     """Dicts with the same keys, column by column."""
 
     def __init__(self, value: dict[object, object], rows: int, allocate: Allocate) -> None:
+        self.keys: Sequence[object] = list(value)
+        """In the order of the first row."""
         self.columns = [(key, _node(field, rows, allocate)) for key, field in value.items()]
         self.size = sum(node.size for _, node in self.columns)
 
@@ -123,6 +125,8 @@ class _Fields:
         for value in values:
             if not isinstance(value, dict) or len(value) != width:
                 raise _MisfitError
+        if row == 0:
+            self.keys = list(values[0])  # type: ignore[call-overload]
         for key, node in self.columns:
             try:
                 column = [value[key] for value in values]  # type: ignore[index]
@@ -131,7 +135,8 @@ class _Fields:
             node.write(row, column)
 
     def result(self, rows: int) -> object:
-        return {key: node.result(rows) for key, node in self.columns}
+        columns = {key: node.result(rows) for key, node in self.columns}
+        return {key: columns[key] for key in self.keys}
 
 
 class _Items:

@@ -21,7 +21,7 @@ from typing import Protocol, TypeAlias
 
 from nogil_loader.engine.core import Block, Ident, Task
 from nogil_loader.engine.core.block import RESOLVE, SUBSTITUTE, as_tuple
-from nogil_loader.engine.errors import FieldMissing
+from nogil_loader.engine.errors import FieldMissing, UndeclaredFuture
 from nogil_loader.engine.meters import OpMeter
 from nogil_loader.position.keys import Keyed
 
@@ -29,6 +29,8 @@ Failed: TypeAlias = "list[tuple[int, BaseException]]"
 Fn: TypeAlias = "Callable[..., object]"
 
 READ, MAP, FILTER, FLAT_MAP, MEASURE = "read", "map", "filter", "flat_map", "measure"
+_PROMISE = "promise"
+"""A map whose results may be futures: those stay bare until they are settled."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ class Step:
 
     def __init__(self, op: Op, fn: Fn, keyed: Keyed | None) -> None:
         self.op = op
-        self.kind = op.kind
+        self.kind = _PROMISE if op.future else op.kind
         self.name = op.name
         self.fn = fn
         self.key = op.key
@@ -212,6 +214,8 @@ def carry(
         else:
             out = block.out
             _complete(block, step, out, failed, place)
+        if out and not step.future:
+            _refuse_future(step, out, failed)
         ended = perf_counter()
         meters[block.op].add(len(out), ended - begun, len(failed))
         begun = ended
@@ -229,7 +233,20 @@ def carry(
         block.out = None
         block.pending = ()
         _take_shape(block, step.kind, out)
+        block.tries = None
         block.op += 1
+
+
+def _refuse_future(step: Step, out: list[object], failed: Failed) -> None:
+    """An op that returns futures without saying so; looking at one result a block will tell."""
+    value = out[0]
+    if step.key is not None and type(value) is dict and step.kind == MAP:
+        value = value[step.to]
+    if isinstance(value, Future) and not failed:
+        failed.append((0, Final(UndeclaredFuture(
+            "the op returned a concurrent.futures.Future: declare it with map(fn, in_flight=n), "
+            "n being how many may be unsettled at once"
+        ))))  # fmt: skip
 
 
 def _inputs(block: Block, step: Step) -> Sequence[object]:
@@ -322,7 +339,7 @@ def _call_field(
 
 def _field(fn: Fn, key: object, to: object, kind: str, cell: object) -> object:
     value = fn(cell[key])  # type: ignore[index]
-    if kind == FILTER:
+    if kind == FILTER or (kind == _PROMISE and isinstance(value, Future)):
         return value
     if kind == FLAT_MAP:
         return [_replaced(cell, key, to, child) for child in value]  # type: ignore[attr-defined]
@@ -380,7 +397,7 @@ def _call_keyed(
 
 
 def _keyed_field(step: Step, to: object, kind: str, cell: object, value: object) -> object:
-    if kind == FILTER:
+    if kind == FILTER or (kind == _PROMISE and isinstance(value, Future)):
         return value
     if kind == FLAT_MAP:
         return [_replaced(cell, step.key, to, child) for child in value]  # type: ignore[attr-defined]
@@ -471,7 +488,7 @@ def _substitute(
     assert step.substitute is not None and block.cells is not None
     try:
         value = step.substitute(place.reference(block, index), error)
-        if step.key is not None and step.kind == MAP:
+        if step.key is not None and step.kind in (MAP, _PROMISE):
             value = _replaced(block.cells[index], step.key, step.to, value)
         out.append(list(value) if step.kind == FLAT_MAP else value)  # type: ignore[call-overload]
     except BaseException as raised:
