@@ -145,6 +145,8 @@ class Block:
             self.skips = [skip for skip in self.skips if unit_of(skip.ident) < unit]
         if self.failure is not None and unit_of(self.failure.ident) >= unit:
             rest.failure, self.failure = self.failure, None
+        if self.tries:
+            rest.tries = dict(self.tries)
         if self.size and whole:
             rest.size = self.size * (whole - index) // whole
             self.size -= rest.size
@@ -181,8 +183,8 @@ class Block:
             del self.out[index:]
         self.failure = failure
         if self.skips:
-            limit = unit_of(failure.ident)
-            self.skips = [skip for skip in self.skips if unit_of(skip.ident) <= limit]
+            end = as_tuple(failure.ident)
+            self.skips = [skip for skip in self.skips if as_tuple(skip.ident) < end]
 
     def drop(self, indices: Sequence[int]) -> None:
         """Remove cells (ascending indices); their units stay."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from nogil_loader.engine.core.block import (
@@ -55,11 +56,12 @@ def judge(
             pending.append(Pending(index, SUBSTITUTE, error))
     if drops:
         block.drop(drops)
-    moved = [
-        Pending(entry.cell - sum(1 for drop in drops if drop < entry.cell), *entry[1:])
-        for entry in pending
-    ]
-    return sorted(moved), wait
+    moved = [entry._replace(cell=entry.cell - bisect_left(drops, entry.cell)) for entry in pending]
+    return sorted(moved, key=_cell), wait
+
+
+def _cell(entry: Pending) -> int:
+    return entry.cell
 
 
 def scatter(block: Block, pending: Sequence[Pending]) -> list[Block]:

@@ -56,7 +56,9 @@ class Segment:
         self.threads = threads
         self.rows: int | None = None
         """The batch size, where this segment ends in early rows."""
-        self.special = spec.limit is not None or spec.serial or spec.kind != 0
+        self.special = (
+            spec.limit is not None or spec.serial or spec.kind != 0 or spec.in_flight is not None
+        )
         """Whether more than its size bounds a block or the workers inside."""
         self.block = block
         self.target = target
@@ -80,25 +82,20 @@ class Segment:
         self.units += block.count
 
     def admits(self, unit: int) -> bool:
-        """Whether the unit could be claimed, as far as this segment goes."""
-        limit = self.spec.limit
-        if limit is not None and self.running >= limit:
+        """Whether a block from this unit on could go in."""
+        spec = self.spec
+        if spec.limit is not None and self.running >= spec.limit:
             return False
-        return not self.spec.serial or (self.running == 0 and self.next == unit)
+        if spec.in_flight is not None and self.in_flight + self.running >= spec.in_flight:
+            return False
+        return not spec.serial or (self.running == 0 and self.next == unit)
 
     @property
     def ready(self) -> bool:
         """Whether a block could be taken now."""
         if not self._queue:
             return False
-        spec = self.spec
-        if not self.special and spec.in_flight is None:
-            return True
-        if spec.limit is not None and self.running >= spec.limit:
-            return False
-        if spec.in_flight is not None and self.in_flight + self.running >= spec.in_flight:
-            return False
-        return not spec.serial or (self.running == 0 and self._queue[0][0] == self.next)
+        return not self.special or self.admits(self._queue[0][0])
 
     def get(self) -> Block:
         """Take the lowest block, split or merged with its neighbours to the right size."""
@@ -145,8 +142,6 @@ class Segment:
         """Forget what waits, and return it."""
         blocks = [block for _, block in self._queue]
         self._queue.clear()
-        self.number = 0
-        """Among all segments of the run."""
         self.units = 0
         return blocks
 
