@@ -17,6 +17,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
@@ -65,15 +66,24 @@ class Subject:
     module: str = "nogil_loader.cli._workload"
 
 
-def run_child(command: Sequence[str], *, timeout: float = 600) -> dict[str, object]:
-    """Run a command whose last line of output is a JSON object, and return that object."""
+def run_child(
+    command: Sequence[str],
+    *,
+    timeout: float = 600,
+    watch: Callable[[int], AbstractContextManager[object]] = nullcontext,
+) -> dict[str, object]:
+    """Run a command whose last line of output is a JSON object, and return that object.
+
+    ``watch(process id)`` is entered while the command runs.
+    """
     env = {key: value for key, value in os.environ.items() if key != "PYTHON_GIL"}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [PACKAGE_PARENT, env.get("PYTHONPATH")]))
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
     ) as child:
         try:
-            out, err = child.communicate(timeout=timeout)
+            with watch(child.pid):
+                out, err = child.communicate(timeout=timeout)
         except BaseException:
             child.kill()
             raise
@@ -93,7 +103,10 @@ def measure(subject: Subject) -> Measurement:
 
 
 def take_turns(
-    subjects: Sequence[Subject], rounds: int, tell: Callable[[int, int, Subject], None]
+    subjects: Sequence[Subject],
+    rounds: int,
+    tell: Callable[[int, int, Subject], None],
+    measure: Callable[[Subject], Measurement] = measure,
 ) -> dict[str, list[Measurement]]:
     """``rounds`` measurements of each subject, by name. ``tell(done, of, next)`` before each."""
     found: dict[str, list[Measurement]] = {subject.name: [] for subject in subjects}

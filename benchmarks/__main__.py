@@ -1,0 +1,52 @@
+"""python -m benchmarks [NAME…] [--quick] [--rounds N] [--json FILE]"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from benchmarks.harness import measure, report
+from nogil_loader import runtime
+from nogil_loader.cli._measure import Subject, machine, take_turns
+from nogil_loader.cli._terminal import Progress
+
+NAMES = ("overhead", "pictures", "text")
+
+
+def main() -> int:
+    """Run the benchmarks that were named, all of them by default, and print their tables."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}")
+    parser.add_argument("--quick", action="store_true", help="one short round of little data")
+    parser.add_argument("--rounds", type=int, default=5, help="measurements of each (default 5)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything to FILE")
+    args = parser.parse_args()
+    if unknown := set(args.names) - set(NAMES):
+        parser.error(f"no benchmark is called {', '.join(sorted(unknown))}: {', '.join(NAMES)}")
+    facts = {**machine(), "python": runtime.interpreter().version}
+    print("\n".join(f"- {key}: {value}" for key, value in facts.items()), flush=True)
+    kept = []
+    with Progress() as progress:
+
+        def tell(done: int, of: int, subject: Subject) -> None:
+            progress.show(f"{done + 1}/{of}: {subject.name}")
+
+        for name in args.names or NAMES:
+            with importlib.import_module(f"benchmarks.{name}").plan(args.quick) as plan:
+                rounds = 1 if args.quick else args.rounds
+                found = take_turns(plan.subjects(), rounds, tell, measure)
+            progress.show("")
+            print("\n" + report(plan, found), flush=True)
+            measured = {key: [asdict(m) for m in ms] for key, ms in found.items()}
+            kept.append({"name": name, "notes": plan.notes, "measured": measured})
+    if args.json:
+        args.json.write_text(json.dumps({"machine": facts, "benchmarks": kept}, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

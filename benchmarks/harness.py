@@ -1,0 +1,204 @@
+"""How every benchmark here measures.
+
+Guarantees
+- Each measurement is a process of its own; subjects take turns, forwards and backwards
+  (A B C, C B A, …); what is reported are medians, with half the range behind ±.
+- CPU time and memory are those of all processes of a subject: a loader whose workers are
+  processes pays for them. Memory is proportional (PSS), so that shared pages count once.
+- A ratio is the median over neighbours, and refused where its ceiling varied by more than 15 %.
+
+A benchmark is a module of this package with ``plan(quick)``, a context manager that makes the
+data and gives a ``Plan``, and ``answer(question)``, which measures one subject and which
+``serve`` calls where the module is the main program of a child.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from nogil_loader.cli._measure import UNSTEADY, Measurement, Subject, ratio, run_child, spread
+from nogil_loader.cli._results import duration
+from nogil_loader.cli._workload import peak_memory
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a report: a subject for each column, and the row to compare it with."""
+
+    label: str
+    cells: Mapping[str, Subject]
+    versus: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a benchmark measures and how its numbers are to be read.
+
+    ``show`` picks numbers by their names in ``NUMBERS``; ``notes`` say what was left out.
+    """
+
+    title: str
+    about: str
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+    show: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    def subjects(self) -> list[Subject]:
+        """All that is to be measured, in the order of the report."""
+        return [subject for row in self.rows for subject in row.cells.values()]
+
+
+NUMBERS: dict[str, tuple[str, Callable[[Measurement], float], Callable[[float], str]]] = {
+    "wall": ("wall/sample", lambda m: m.wall / m.samples, duration),
+    "cpu": ("CPU/sample", lambda m: m.cost, duration),
+    "rate": ("samples/s", lambda m: m.rate, lambda value: f"{value:,.0f}"),
+    "peak": ("peak MB", lambda m: m.peak / 1e6, lambda value: f"{value:.0f}"),
+    "first": ("first batch", lambda m: m.first, duration),
+}
+
+
+def measure(subject: Subject) -> Measurement:
+    """One measurement, with the memory of all of the subject's processes."""
+    watch = MemoryWatch()
+    command = [*subject.python, "-m", subject.module, json.dumps(subject.question)]
+    answer = run_child(command, watch=watch.of)
+    if watch.several:  # a single process knows its own peak exactly, whatever was sampled
+        answer["peak"] = watch.peak
+    return Measurement(**answer)  # type: ignore[arg-type]
+
+
+class MemoryWatch:
+    """The most proportional memory that a process and its descendants held, sampled at 20 Hz."""
+
+    def __init__(self) -> None:
+        self.peak = 0
+        self.several = False
+
+    @contextmanager
+    def of(self, pid: int) -> Iterator[None]:
+        """Watch while the block runs."""
+        over = threading.Event()
+        thread = threading.Thread(target=self._watch, args=(pid, over))
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def _watch(self, pid: int, over: threading.Event) -> None:
+        while not over.wait(0.05):
+            pids = [pid, *descendants(pid)]
+            self.several |= len(pids) > 1
+            self.peak = max(self.peak, sum(map(proportional_memory, pids)))
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes below this one."""
+    found: list[int] = []
+    try:
+        tasks = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return found  # it has gone
+    for task in tasks:
+        for child in _read(f"/proc/{pid}/task/{task}/children").split():
+            found += [int(child), *descendants(int(child))]
+    return found
+
+
+def proportional_memory(pid: int) -> int:
+    """PSS in bytes; 0 for a process that has gone."""
+    for line in _read(f"/proc/{pid}/smaps_rollup").splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def cpu_seconds() -> float:
+    """CPU time of this process and its descendants, ended ones that were waited for too."""
+    own = os.times()
+    total = time.process_time() + own.children_user + own.children_system
+    for pid in descendants(os.getpid()):
+        fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+        total += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    return total
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
+
+
+def time_passes(
+    passes: Iterable[Iterable[object]], seconds: float, rows: Callable[[object], int]
+) -> dict[str, object]:
+    """Consume whole passes, the first to warm up, then for at least so many seconds.
+
+    ``rows`` tells how many samples a batch holds: what was not delivered is not counted, and
+    a pass that delivers more or less than the first is an error.
+    """
+    began = time.perf_counter()
+    turns = iter(passes)
+    batches = iter(next(turns))
+    expected = rows(next(batches))
+    first = time.perf_counter() - began
+    expected += sum(map(rows, batches))
+    samples, wall, cpu, began = 0, 0.0, cpu_seconds(), time.perf_counter()
+    while wall < seconds:
+        count = sum(map(rows, next(turns)))
+        if count != expected:
+            raise AssertionError(f"a pass of {count} samples after one of {expected}")
+        samples += count
+        wall = time.perf_counter() - began
+    cpu = cpu_seconds() - cpu
+    return {"samples": samples, "wall": wall, "cpu": cpu, "first": first, "peak": peak_memory()}
+
+
+def serve(answer: Callable[[dict[str, object]], dict[str, object]]) -> None:
+    """Be the process of one measurement: JSON as the argument, JSON as the last line."""
+    print(json.dumps(answer(json.loads(sys.argv[1]))))
+
+
+def report(plan: Plan, found: Mapping[str, Sequence[Measurement]]) -> str:
+    """The plan's table as Markdown: a line for each row and number."""
+    head = ["", "", *plan.columns]
+    lines = [f"## {plan.title}", "", plan.about, "", _line(head), _line(["---"] * len(head))]
+    by_label = {row.label: row for row in plan.rows}
+    for row in plan.rows:
+        for show in plan.show:
+            noun, pick, write = NUMBERS[show]
+            cells = [row.label if show == plan.show[0] else "", noun]
+            for column in plan.columns:
+                subject = row.cells.get(column)
+                if subject is None:
+                    cells.append("")
+                    continue
+                values = [pick(m) for m in found[subject.name]]
+                cells.append(f"{write(median(values))} ± {spread(values) / 2:.0%}")
+                under = by_label[row.versus].cells.get(column) if row.versus else None
+                if under is not None:
+                    cells[-1] += _against(values, [pick(m) for m in found[under.name]])
+            lines.append(_line(cells))
+    notes = [f"- {note}" for note in plan.notes]
+    return "\n".join([*lines, "", *notes]).rstrip() + "\n"
+
+
+def _against(values: Sequence[float], under: Sequence[float]) -> str:
+    value = ratio(values, under)
+    return f" (unsteady: over {UNSTEADY:.0%})" if value is None else f" (x{value:.3g})"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
