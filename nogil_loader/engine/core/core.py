@@ -236,9 +236,9 @@ class Core:
     def _unit_above(self, closed: Closed, value: object, size: int, now: float) -> None:
         """A group is complete: it is a unit of the level above."""
         above = self.levels[closed.level + 1]
-        if self._plain_end and above is self.last:
-            if above.pass_through(closed.number, value, closed.span, size):
-                return
+        passes = self._plain_end and above is self.last
+        if passes and above.pass_through(closed.number, value, closed.span, size):
+            return
         above.spans[closed.number] = closed.span
         block = Block(above.number, 0, closed.number, 1, [value])
         block.size = size
