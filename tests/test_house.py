@@ -33,7 +33,7 @@ ONLY_FROM = {"testing": {"cli"}}
 CORE = ("start", "pipeline", "stages", "plan", "engine", "position", "runtime")
 """What imports NumPy and the standard library only, and stays small enough to be read."""
 
-CORE_LINES = 5000
+CORE_LINES = 5200
 """Lines with code on them; docstrings, comments and blank lines are free."""
 
 PURE = ("plan", "stages", "engine.core", "engine.errors", "position")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from time import monotonic
 from typing import TYPE_CHECKING
 
 from nogil_loader.engine.core import Core, RunStart, Task
@@ -39,6 +40,10 @@ class Feed:
         self._error: BaseException | None = None
         self._ended = self._told = False
         self._paused = False
+        self._waited = self._since = 0.0
+        self.begun = monotonic()
+        self.stopped: float | None = None
+        """When the stream ended."""
         self._lock = threading.Lock()
         self._lock.acquire()
         self.snapshots: deque[tuple[int, JSON]] = deque()
@@ -51,6 +56,7 @@ class Feed:
         except BaseException as error:
             self._error = _outcome(error)
         finally:
+            self.stopped = monotonic()
             self._ended = True
             self._engine.wake_any()
             self._reader.close()
@@ -88,9 +94,15 @@ class Feed:
     def _pause(self) -> None:
         """Wait for room. The flag goes up before the bound is looked at once more."""
         self._paused = True
+        self._since = monotonic()
         while self.count >= self._allowed and not self._engine.closing:
             self._lock.acquire()
         self._paused = False
+        self._waited += monotonic() - self._since
+
+    def waited(self, now: float) -> float:
+        """Seconds that the reader has waited for room, a wait that still goes on included."""
+        return self._waited + (now - self._since if self._paused else 0.0)
 
     def wake(self) -> None:
         """Let a parked reader look again; from any thread, any number of times."""

@@ -7,8 +7,11 @@ Guarantees
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
+
+from nogil_loader.observe.counts import WAITS
 
 BINS = 48
 """Bins of the histogram of op times: bin b holds times of [2**(b-1), 2**b) ns a cell."""
@@ -35,27 +38,60 @@ class OpMeter:
 
     def extend(self, cells: int) -> None:
         """Cells that went by untimed: take them to have been like the others."""
-        if not cells or not self.cells:
-            return
-        each = self.seconds / self.cells
+        each = self.seconds / self.cells if self.cells else 0.0
         self.cells += cells
+        if not each:
+            return
         self.seconds += each * cells
         self.histogram[min(BINS - 1, int(each * 1e9).bit_length())] += cells
+
+
+class Untimed(Protocol):
+    """Ops ``first … last - 1``, and the cells that went through them without a clock."""
+
+    first: int
+    last: int
+    cells: int
 
 
 class WorkerMeter:
     """What one worker did in all: by (level, op), and how long it waited."""
 
-    __slots__ = ("blocks", "busy", "collate", "idle", "kind", "ops", "started")
+    __slots__ = (
+        "blocks",
+        "busy",
+        "collate",
+        "cpu",
+        "kind",
+        "ops",
+        "reason",
+        "since",
+        "untimed",
+        "waits",
+    )
 
     def __init__(self, kind: int, ops: Iterable[int], now: float) -> None:
         self.kind = kind
         self.ops = [[OpMeter() for _ in range(count)] for count in ops]
         self.collate = OpMeter()
         self.busy = 0.0
-        self.idle = 0.0
+        self.cpu = 0.0
+        """Seconds on a core, as the thread's own clock said after its last block."""
+        self.waits = dict.fromkeys(WAITS, 0.0)
+        """Idle seconds by reason."""
         self.blocks = 0
-        self.started = now
+        self.since = now
+        """When it began what it does now,"""
+        self.reason = ""
+        """which is to wait for this, or (empty) to work."""
+        self.untimed: Sequence[tuple[int, Untimed]] = ()
+        """By level: stretches of ops whose last few blocks have yet to be added."""
+
+    def waited(self, now: float) -> None:
+        """An idle time is over, if it was one."""
+        if self.reason:
+            self.waits[self.reason] += now - self.since
+            self.reason = ""
 
 
 @dataclass(frozen=True)
@@ -78,12 +114,16 @@ class OpCount:
         return 0.0
 
 
-def merge(meters: Iterable[OpMeter]) -> OpCount:
+def merge(workers: Iterable[WorkerMeter], level: int, op: int) -> OpCount:
     """One op's counters over the workers."""
     cells, seconds, failures = 0, 0.0, 0
     histogram = [0] * BINS
-    for meter in meters:
+    for worker in workers:
+        meter = worker.ops[level][op]
         cells += meter.cells
+        for number, part in worker.untimed:
+            if number == level and part.first <= op < part.last:
+                cells += part.cells
         seconds += meter.seconds
         failures += meter.failures
         histogram = [a + b for a, b in zip(histogram, meter.histogram, strict=True)]

@@ -16,15 +16,19 @@ import weakref
 from collections import deque
 from itertools import repeat
 from queue import Empty
-from time import monotonic
+from time import monotonic, process_time
 from types import TracebackType
 from typing import Generic, TypeVar, cast
 
+from nogil_loader import runtime
 from nogil_loader.engine.core import Delivery, Failure, Point
+from nogil_loader.engine.counting import count
 from nogil_loader.engine.errors import ForkedRun, RunClosed
 from nogil_loader.engine.program import Places
 from nogil_loader.engine.steps import Final
 from nogil_loader.engine.workers import Engine, finished
+from nogil_loader.observe.counts import ConsumerCount, MachineCount
+from nogil_loader.observe.report import Report
 
 T = TypeVar("T")
 
@@ -52,6 +56,14 @@ class Run(Generic[T]):
         """Seconds that the consumer has waited for batches."""
         self.yielded = 0
         """Batches (or samples, where nothing is batched) handed out so far."""
+        self._samples = 0
+        self._first: tuple[float, float] | None = None
+        """When the first delivery came, and how long the consumer had waited for it."""
+        self._asked: float | None = None
+        """When the consumer began to wait, while it does."""
+        self._gone: tuple[float, float] | None = None
+        """When the run ended or was closed, and the process's time on cores then."""
+        self._cpu = process_time()
         self._finalizer = weakref.finalize(self, _forget, engine, os.getpid())
 
     def __iter__(self) -> Run[T]:
@@ -93,12 +105,13 @@ class Run(Generic[T]):
         engine = self._engine
         if self._over is not None or (engine.closing and engine.queue.empty()):
             raise RunClosed("the run was closed: start another") from self._over
-        begun = monotonic()
+        begun = self._asked = monotonic()
         try:
             delivery = engine.queue.get(timeout=timeout)
         except Empty:
             raise TimeoutError(f"no batch within {timeout} s; nothing is lost, ask again") from None
         finally:
+            self._asked = None
             self.waited += monotonic() - begun
         if delivery is None:
             if engine.closing:
@@ -109,6 +122,9 @@ class Run(Generic[T]):
             engine.queue.put(delivery)
             self._end(delivery)
             return
+        if self._first is None:
+            self._first = monotonic(), self.waited
+        self._samples += delivery.weight
         count = len(delivery.values)
         if count == 1:
             self._ready.append((delivery, 0))
@@ -117,6 +133,7 @@ class Run(Generic[T]):
         engine.credit(delivery)
 
     def _end(self, delivery: Delivery) -> None:
+        self._stop_clock()
         if delivery.failure is not None:
             self._fail(delivery.failure)
         self._ended = True
@@ -158,6 +175,35 @@ class Run(Generic[T]):
         last = self._last
         return None if last is None else last[0].point(last[1])
 
+    # Where the time goes ----------------------------------------------------------------
+
+    def report(self) -> Report:
+        """Where the time went so far: a record, and as text a table with a verdict.
+
+        May be called from any thread, while the run goes and after it. The last line of its
+        text names the bottleneck.
+
+        >>> import nogil_loader as nl
+        >>> with nl.from_sequence(range(100)).batch(10).run() as run:
+        ...     total = sum(batch.sum() for batch in run)
+        >>> run.report().counts.samples
+        100
+        """
+        now, cpu = self._gone or (monotonic(), process_time())
+        asked = self._asked
+        waited = self.waited + (0.0 if asked is None else max(0.0, now - asked))
+        came, startup = self._first or (now, waited)
+        stalled = max(0.0, waited - startup)
+        worked = max(0.0, now - came - stalled)
+        begun = self._engine.begun
+        consumer = ConsumerCount(self.yielded, waited, came - begun, stalled, worked)
+        machine = MachineCount(runtime.usable_cores(), runtime.gil_enabled(), cpu - self._cpu)
+        return Report.of(count(self._engine, consumer, machine, self._samples, now))
+
+    def _stop_clock(self) -> None:
+        if self._gone is None:
+            self._gone = monotonic(), process_time()
+
     # The end ----------------------------------------------------------------------------
 
     def close(self, timeout: float | None = None) -> bool:
@@ -171,6 +217,7 @@ class Run(Generic[T]):
         if os.getpid() != self._pid:
             return True
         self._closed = True
+        self._stop_clock()
         self._finalizer.detach()
         gone = self._engine.stop(_GRACE if timeout is None else timeout)
         self._discard()

@@ -20,11 +20,12 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future, wait
 from functools import partial
 from queue import SimpleQueue
-from time import monotonic, perf_counter
+from time import monotonic, perf_counter, thread_time
 
 from nogil_loader.engine.batches import BatchBuffer, sizeof, stack
 from nogil_loader.engine.core import Block, Core, Delivery, RunStart, Task
 from nogil_loader.engine.core.block import unit_of
+from nogil_loader.engine.core.idle import idle_reason
 from nogil_loader.engine.core.level import Closed, Slot
 from nogil_loader.engine.core.segment import Segment
 from nogil_loader.engine.core.task import Rows
@@ -275,11 +276,18 @@ class Worker:
         self.slot = WorkerSlot(kind)
         self.courses = [
             course(segment.spec.first, self.steps[segment.level.number][part_of(segment)])
+            if engine.program.core.memory is None  # else every block is measured
+            else None
             for segment in engine.core.segments
         ]
         self.quick = False
         """Whether the last block took no longer than looking at the clock matters for."""
         self.meter = WorkerMeter(kind, map(len, engine.program.ops), monotonic())
+        self.meter.untimed = [
+            (segment.level.number, plain)
+            for segment, plain in zip(engine.core.segments, self.courses, strict=True)
+            if plain is not None
+        ]
         engine.slots.append(self.slot)
         engine.meters.append(self.meter)
 
@@ -301,13 +309,17 @@ def _loop(engine: Engine, worker: Worker, kind: int) -> None:
     finish, take = core.finish, core.take
     kinds = range(len(parked))
     task: Task | None = None
-    then = monotonic()
+    spent = thread_time()  # a thread that is kept warm has worked for other runs
     while True:
         now = monotonic()
-        if task is not None:
-            worker.quick = now - then < _QUICK
-            meter.busy += now - then
-        then = now
+        if task is None:
+            meter.waited(now)
+        else:
+            worker.quick = now - meter.since < _QUICK
+            meter.busy += now - meter.since
+        meter.since = now
+        if not worker.quick:
+            meter.cpu = thread_time() - spent
         if not acquire(False):
             engine.acquire()
         try:
@@ -325,6 +337,7 @@ def _loop(engine: Engine, worker: Worker, kind: int) -> None:
                 engine.hand_over()
             wakes = [other for other in kinds if parked[other] and core.can(other)]
             if following is None:
+                meter.reason = idle_reason(core, kind)
                 if core.spent():
                     return
                 parked[kind].append(worker.parked)
@@ -339,7 +352,6 @@ def _loop(engine: Engine, worker: Worker, kind: int) -> None:
         task = following
         if task is None:
             _park(engine, worker)
-            meter.idle += monotonic() - now
         else:
             _run(engine, worker, task)
 
@@ -384,7 +396,9 @@ def _run(engine: Engine, worker: Worker, task: Task) -> None:
     if plain is not None and block.op == plain.first and block.out is None and not block.alone:
         if worker.quick and plain.passed < _UNTIMED:
             hurry(task, block, plain)
-            if not task.failed and task.slots is not None:
+            if task.failed:
+                worker.meter.ops[block.level][block.op].failures += len(task.failed)
+            elif task.slots is not None:
                 _write_rows(engine, worker, task, block)
             return
         plain.make_up(worker.meter.ops[block.level])

@@ -310,6 +310,7 @@ class Core:
         if task.revoked:
             return
         segment.in_flight -= 1
+        segment.flown += now - task.since
         if task.futures == 0:
             self.unsettled.discard(task)
             self.timers.forget(task)

@@ -29,6 +29,7 @@ class Segment:
         "_queue",
         "block",
         "estimate",
+        "flown",
         "following",
         "in_flight",
         "level",
@@ -74,6 +75,8 @@ class Segment:
         """Workers inside."""
         self.in_flight = 0
         """Futures of the last op that have not settled."""
+        self.flown = 0.0
+        """Seconds that futures were in flight, added up."""
         self._queue: list[tuple[int, Block]] = []
 
     def put(self, block: Block) -> None:

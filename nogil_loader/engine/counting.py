@@ -1,0 +1,157 @@
+"""From the counters of a run's threads to ``Counts``.
+
+Guarantees
+- Reading stops nobody: no lock is taken, so figures of the last millisecond may not quite
+  fit together while the run goes.
+- What a thread does at this moment counts up to this moment, however long it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from nogil_loader.engine.core import Core
+from nogil_loader.engine.core.block import unit_of
+from nogil_loader.engine.core.segment import Segment
+from nogil_loader.engine.meters import OpCount, WorkerMeter, merge
+from nogil_loader.engine.program import Places
+from nogil_loader.observe.counts import (
+    WAITS,
+    ConsumerCount,
+    Counts,
+    CrewCount,
+    MachineCount,
+    MemoryCount,
+    Quarantined,
+    StageCount,
+    StreamCount,
+)
+
+if TYPE_CHECKING:
+    from nogil_loader.engine.workers import Engine
+
+_SHARES = (0.5, 0.9, 0.99, 1.0)
+
+
+def count(
+    engine: Engine, consumer: ConsumerCount, machine: MachineCount, samples: int, now: float
+) -> Counts:
+    """Everything that is known about the run at the time ``now``."""
+    core, program = engine.core, engine.program
+    meters = list(engine.meters)
+    return Counts(
+        seconds=now - engine.begun,
+        ended=core.finished,
+        samples=samples,
+        stages=count_stages(core, program.kinds, meters),
+        crews=count_crews(core, program.kinds, meters, now),
+        consumer=consumer,
+        stream=_count_stream(engine, now),
+        memory=count_memory(core),
+        machine=machine,
+        collated=sum(meter.collate.seconds for meter in meters),
+        ordered=program.core.ordered,
+        quarantined=tuple(_quarantined(engine)),
+        abandoned=tuple(engine.abandoned),
+    )
+
+
+def count_stages(
+    core: Core, kinds: Sequence[str], meters: Sequence[WorkerMeter]
+) -> tuple[StageCount, ...]:
+    """Every op of every level."""
+    return tuple(
+        _count_op(segment, number, kinds[segment.spec.kind], meters)
+        for level in core.levels
+        for segment in level.segments
+        for number in range(segment.spec.first, segment.spec.last)
+    )
+
+
+def _count_op(
+    segment: Segment, number: int, crew: str, meters: Sequence[WorkerMeter]
+) -> StageCount:
+    level, spec = segment.level, segment.spec
+    counted: OpCount = merge(meters, level.number, number)
+    p50, p90, p99, slowest = (counted.quantile(share) for share in _SHARES)
+    rule, bound = "", 0
+    if spec.in_flight is not None and number == spec.last - 1:
+        rule, bound = "in_flight", spec.in_flight
+    elif spec.serial:
+        rule, bound = "serial", 1
+    elif spec.limit is not None:
+        rule, bound = "limit", spec.limit
+    return StageCount(
+        name=level.spec.ops[number].name,
+        crew=crew,
+        level=level.number,
+        samples=counted.cells,
+        failures=counted.failures,
+        skipped=level.dropped[number] if level.dropped else 0,
+        busy=counted.seconds,
+        p50=p50,
+        p90=p90,
+        p99=p99,
+        slowest=slowest,
+        queued=segment.units if number == spec.first else 0,
+        rule=rule,
+        bound=bound,
+        flying=segment.flown if rule == "in_flight" else 0.0,
+    )
+
+
+def count_crews(
+    core: Core, kinds: Sequence[str], meters: Iterable[WorkerMeter], now: float
+) -> tuple[CrewCount, ...]:
+    """Every kind of threads that has any work to do in this run."""
+    crews = []
+    by_kind = {kind: list(group) for kind, group in groupby(sorted(meters, key=_kind), key=_kind)}
+    for kind, (name, threads) in enumerate(zip(kinds, core.spec.workers, strict=True)):
+        busy = cpu = 0.0
+        waits = dict.fromkeys(WAITS, 0.0)
+        for meter in by_kind[kind] if kind in by_kind else ():
+            doing, since = meter.reason, meter.since
+            busy += meter.busy
+            cpu += meter.cpu
+            for reason, seconds in meter.waits.items():
+                waits[reason] += seconds
+            if doing:
+                waits[doing] += max(0.0, now - since)
+            else:
+                busy += max(0.0, now - since)
+        crews.append(CrewCount(name, threads, busy, cpu, waits))
+    return tuple(crews)
+
+
+def _kind(meter: WorkerMeter) -> int:
+    return meter.kind
+
+
+def count_memory(core: Core) -> MemoryCount:
+    """Bytes in flight."""
+    ahead = core.ahead
+    return MemoryCount(ahead.memory, ahead.charged, ahead.largest, core.stalls)
+
+
+def _count_stream(engine: Engine, now: float) -> StreamCount | None:
+    feed = engine.feed
+    if feed is None:
+        return None
+    end = now if feed.stopped is None else feed.stopped
+    paused = feed.waited(end)
+    return StreamCount(max(0.0, end - feed.begun - paused), paused)
+
+
+def _quarantined(engine: Engine) -> Iterable[Quarantined]:
+    places = Places(engine.program)
+    for level in engine.core.levels:
+        for skip in list(level.skipped):
+            unit = unit_of(skip.ident)
+            yield Quarantined(
+                position=places.position(unit),
+                sample=str(places.ref(unit)),
+                stage=level.spec.ops[skip.op].name,
+                error=f"{type(skip.error).__name__}: {skip.error}",
+            )
