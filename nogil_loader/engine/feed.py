@@ -13,6 +13,7 @@ from collections import deque
 from time import monotonic
 from typing import TYPE_CHECKING
 
+from nogil_loader.engine.batches import sizeof
 from nogil_loader.engine.core import Core, RunStart, Task
 from nogil_loader.sources.base import JSON, StreamReader
 
@@ -39,11 +40,15 @@ class Feed:
         """Units read so far: written by this thread alone."""
         self._error: BaseException | None = None
         self._ended = self._told = False
-        self._paused = False
+        self._paused = self._over = False
         self._waited = self._since = 0.0
         self.begun = monotonic()
         self.stopped: float | None = None
         """When the stream ended."""
+        self._budget = engine.program.core.memory
+        self._sizes: deque[int] = deque()
+        """With a byte budget: of the samples that wait."""
+        self._bytes_read = self._bytes_claimed = 0
         self._lock = threading.Lock()
         self._lock.acquire()
         self.snapshots: deque[tuple[int, JSON]] = deque()
@@ -68,18 +73,22 @@ class Feed:
         snapshots = self._snapshot(self.count)
         passed = self._passed
         for sample in self._reader:
-            if engine.closing:
+            if self._over or engine.closing:
                 return
             if passed:
                 passed -= 1
                 continue
+            if self._budget is not None:
+                size = sizeof(sample)
+                self._sizes.append(size)
+                self._bytes_read += size
             samples.append(sample)
             self.count += 1
             if snapshots and self.count % _EVERY == 0:
                 self._snapshot(self.count)
             if waiting:
                 engine.wake(kind)
-            if self.count >= self._allowed:
+            if self.full:
                 self._pause()
 
     def _snapshot(self, unit: int) -> bool:
@@ -91,11 +100,20 @@ class Feed:
         self.snapshots.append((unit - before, state))
         return True
 
+    @property
+    def full(self) -> bool:
+        """Whether enough was read: the look-ahead, or (but for one sample) all bytes there are."""
+        if self._budget is None:
+            return self.count >= self._allowed
+        held = self._bytes_read - self._bytes_claimed
+        over = held + self._engine.core.ahead.charged > self._budget
+        return self.count >= self._allowed or (over and len(self._samples) > 0)
+
     def _pause(self) -> None:
         """Wait for room. The flag goes up before the bound is looked at once more."""
         self._paused = True
         self._since = monotonic()
-        while self.count >= self._allowed and not self._engine.closing:
+        while self.full and not (self._over or self._engine.closing):
             self._lock.acquire()
         self._paused = False
         self._waited += monotonic() - self._since
@@ -111,10 +129,12 @@ class Feed:
         except RuntimeError:
             pass  # somebody was first, and the reader has yet to take notice
 
-    def interrupt(self) -> None:
-        """Make a blocked read return, where the stream can do that."""
-        self._reader.interrupt()
-        self.wake()
+    def stop(self) -> None:
+        """Nothing more is wanted: make a blocked read return, where the stream can do that."""
+        if not self._over:
+            self._over = True
+            self._reader.interrupt()
+            self.wake()
 
     @property
     def news(self) -> bool:
@@ -132,7 +152,7 @@ class Feed:
             self._told = True
             core.end(count, now, self._error)
         self._allowed = core.ahead.claimed + self._ahead
-        if self._paused and count < self._allowed - self._ahead // 2:
+        if self._paused and count < self._allowed - self._ahead // 2 and not self.full:
             self.wake()
 
     def supply(self, task: Task) -> None:
@@ -142,6 +162,9 @@ class Feed:
             return
         take = self._samples.popleft
         block.cells = [take() for _ in range(block.count)]
+        if self._budget is not None:
+            for _ in range(block.count):
+                self._bytes_claimed += self._sizes.popleft()
 
     def place(self, unit: int) -> tuple[JSON, int]:
         """For a state: the last snapshot at or before the unit, and how far behind it it is."""

@@ -114,10 +114,11 @@ class Engine:
             self._enlist(self.pool, self.keeper.run)
         self.leave()
 
-    def hire(self, kind: int) -> None:
-        """One more thread of a kind."""
-        pool = self.host if self.host is not None and kind == 0 else self.pool
-        self._enlist(pool, partial(_work, self, kind))
+    def hire(self, kind: int, *, replaces: bool = False) -> None:
+        """One more thread of a kind. (The thread that it replaces hangs, and a host's pool may
+        have no other.)"""
+        host = self.host if kind == 0 and not replaces else None
+        self._enlist(self.pool if host is None else host, partial(_work, self, kind))
 
     def _enlist(self, pool: Executor, life: Callable[[], None]) -> None:
         """A thread that is waited for at the end; each lives in a context of its own."""
@@ -128,6 +129,8 @@ class Engine:
     def _live(self, life: Callable[[], None]) -> None:
         try:
             life()
+        except BaseException as error:
+            self.fail(error)
         finally:
             self.wake_all()
             self.leave()
@@ -241,7 +244,7 @@ class Engine:
         """Signal the end and wait for the threads; whether they are all gone in time."""
         self.abandon()
         if self.feed is not None:
-            self.feed.interrupt()
+            self.feed.stop()
         here = threading.get_ident()
         if any(slot.ident == here for slot in self.slots):
             return False
@@ -300,6 +303,8 @@ def part_of(segment: Segment) -> slice:
 def _work(engine: Engine, kind: int) -> None:
     """The life of a worker."""
     _loop(engine, Worker(engine, kind), kind)
+    if engine.feed is not None and engine.core.spent():
+        engine.feed.stop()
 
 
 def _loop(engine: Engine, worker: Worker, kind: int) -> None:
@@ -324,6 +329,8 @@ def _loop(engine: Engine, worker: Worker, kind: int) -> None:
             engine.acquire()
         try:
             if task is not None:
+                if task.revoked:
+                    return  # it took too long, and somebody else has this thread's place
                 finish(task, now)
             if credits or settled or engine.restless:
                 engine.collect(now)
@@ -347,8 +354,6 @@ def _loop(engine: Engine, worker: Worker, kind: int) -> None:
             engine.wake(other)
         if engine.watchful:
             _look_around(engine, task)
-        if worker.slot.stuck:
-            return
         task = following
         if task is None:
             _park(engine, worker)
