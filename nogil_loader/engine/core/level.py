@@ -324,6 +324,8 @@ class Level:
             if self.since is None:
                 self.since = now
             self._push(self.grouper, block)
+            if self.since is None and (self.pool or self.loose):
+                self.since = now  # a group closed, and the next one has begun
 
     def _keep_pending(self, block: Block, pending: frozenset[Ident]) -> None:
         """A unit run again for the cells of it that waited in open groups at the cut."""
@@ -378,17 +380,18 @@ class Level:
             sizes = [cell[0] for cell in cells]  # type: ignore[index]
             cells = [cell[1] for cell in cells]  # type: ignore[index]
         ids: Sequence[Ident] = range(block.start, block.stop) if block.ids is None else block.ids
-        each = block.size // len(cells)
+        each, rest = divmod(block.size, len(cells))
+        charges = [each + rest, *[each] * (len(cells) - 1)]
         begin = self.pushed
         self.pushed += len(cells)
         if self.spec.neighbours:
             self.pool.extend(cells)
             self.pool_ids.extend(ids)
-            self.pool_sizes.extend([each] * len(cells))
+            self.pool_sizes.extend(charges)
         else:
             ordinals = range(begin, self.pushed)
-            for ordinal, cell, ident in zip(ordinals, cells, ids, strict=True):
-                self.loose[ordinal] = (cell, ident, each)
+            for ordinal, cell, ident, size in zip(ordinals, cells, ids, charges, strict=True):
+                self.loose[ordinal] = (cell, ident, size)
         self._close(grouper.push(len(cells), sizes), ids, begin)
 
     def _close(self, groups: Sequence[Group], ids: Sequence[Ident], begin: int) -> None:
