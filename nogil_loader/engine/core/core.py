@@ -114,7 +114,10 @@ class Core:
         """Nothing runs, waits to run, or will come back by itself."""
         if self.running or self.timers or self.unsettled or self.fills:
             return False
-        return not any(segment.units for segments in self.kinds for segment in segments)
+        waiting = 0
+        for segment in self.segments:  # no generator: 3.13t would never free its function
+            waiting += segment.units
+        return waiting == 0
 
     def _stuck(self) -> bool:
         """Nothing moves, and nothing will unless one more unit is let in."""
@@ -369,7 +372,10 @@ class Core:
 
     def _segment_of(self, block: Block) -> Segment:
         segments = self.levels[block.level].segments
-        return next(segment for segment in segments if block.op < segment.spec.last)
+        for segment in segments:
+            if block.op < segment.spec.last:
+                return segment
+        return segments[-1]
 
     def deadline(self) -> float | None:
         """When ``tick`` has something to do."""
