@@ -1,4 +1,4 @@
-"""python -m benchmarks [NAME…] [--quick] [--rounds N] [--json FILE]"""
+"""python -m benchmarks [NAME…] [--data FOLDER] [--quick] [--rounds N] [--json FILE]"""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ def main() -> int:
     """Run the benchmarks that were named, all of them by default, and print their tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}")
+    parser.add_argument("--data", type=Path, help="a folder of pictures to use, not made ones")
     parser.add_argument("--quick", action="store_true", help="one short round of little data")
     parser.add_argument("--rounds", type=int, default=5, help="measurements of each (default 5)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything to FILE")
@@ -36,7 +37,7 @@ def main() -> int:
             progress.show(f"{done + 1}/{of}: {subject.name}")
 
         for name in args.names or NAMES:
-            with importlib.import_module(f"benchmarks.{name}").plan(args.quick) as plan:
+            with importlib.import_module(f"benchmarks.{name}").plan(args.quick, args.data) as plan:
                 rounds = 1 if args.quick else args.rounds
                 found = take_turns(plan.subjects(), rounds, tell, measure)
             progress.show("")

@@ -10,6 +10,7 @@ import importlib.util
 import itertools
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 
@@ -34,7 +35,7 @@ def nothing(value: object) -> object:
 
 
 @contextmanager
-def plan(quick: bool) -> Iterator[Plan]:
+def plan(quick: bool, data: Path | None = None) -> Iterator[Plan]:
     """One row for each case, one column for each number of workers."""
     notes = []
     labels = list(CASES)
@@ -49,7 +50,7 @@ def plan(quick: bool) -> Iterator[Plan]:
             question = {"case": label, "workers": workers, "seconds": 0.2 if quick else 1.0}
             name = f"{label}, {column}"
             cells[column] = Subject(name, this_python(), question, "benchmarks.overhead")
-        rows.append(Row(label, cells, "adaptive, batch 256" if label == "SPDL" else None))
+        rows.append(Row(label, cells, ("adaptive, batch 256",) if label == "SPDL" else ()))
     yield Plan(
         "Engine cost per sample, ops that do nothing",
         "Integers through one op (three with the hop) into batches of int64.",
@@ -88,10 +89,9 @@ def spdl(count: int, batch: int, workers: int) -> Iterator[object]:
     """The same work by SPDL."""
     from spdl.pipeline import PipelineBuilder
 
-    numbers: Iterable[object] = range(count)
     pipeline = (
-        PipelineBuilder[object, object]()
-        .add_source(numbers)
+        PipelineBuilder()
+        .add_source(range(count))
         .pipe(nothing, concurrency=workers)
         .aggregate(batch)
         .pipe(np.array)

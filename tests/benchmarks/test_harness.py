@@ -1,0 +1,135 @@
+"""The harness catches what would make a benchmark lie."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks import harness, overhead, pictures, text
+from nogil_loader.cli import _workloads
+from nogil_loader.cli._measure import Measurement, Subject, take_turns
+from nogil_loader.testing import media
+
+
+def batches(count: int, pause: float = 0.0) -> Iterator[list[int]]:
+    for start in range(0, count, 10):
+        if pause:
+            end = time.thread_time() + pause  # CPU time: the same on a busy machine
+            while time.thread_time() < end:
+                pass
+        yield [0] * min(10, count - start)
+
+
+def measured(pause: float = 0.0) -> Measurement:
+    passes = (batches(100, pause) for _ in itertools.count())
+    return Measurement(**harness.time_passes(passes, 0.02, len))  # type: ignore[arg-type]
+
+
+def table(show: str, **found: list[Measurement]) -> str:
+    rows = [
+        harness.Row(name, {"1": Subject(name, (), {})}, () if "ceiling" in name else ("ceiling",))
+        for name in found
+    ]
+    plan = harness.Plan("Title", "About.", ("1",), tuple(rows), (show,))
+    return harness.report(plan, found)
+
+
+def test_a_planted_delay_shows_in_the_ratio() -> None:
+    fast, slow = measured(0.0005), measured(0.0020)
+    assert 2.5 < slow.cost / fast.cost < 5.5
+    text = table("cpu", engine=[slow] * 3, ceiling=[fast] * 3)
+    assert f"(x{slow.cost / fast.cost:.3g})" in text
+
+
+def test_a_peer_that_is_given_less_work_is_caught() -> None:
+    lengths = itertools.chain([100], itertools.repeat(90))
+    passes = (batches(count) for count in lengths)
+    with pytest.raises(AssertionError, match="a pass of 90 samples after one of 100"):
+        harness.time_passes(passes, 0.01, len)
+
+
+def test_an_unsteady_ceiling_gives_no_ratio() -> None:
+    steady = [Measurement(100, wall, wall, 0.1, 1) for wall in (1.0, 1.01, 1.02)]
+    unsteady = [Measurement(100, wall, wall, 0.1, 1) for wall in (1.0, 1.2, 1.02)]
+    assert "(x1)" in table("wall", engine=steady, ceiling=steady)
+    assert "unsteady" in table("wall", engine=steady, ceiling=unsteady)
+
+
+def test_of_several_loops_by_hand_the_fastest_is_the_ceiling() -> None:
+    fast, slow = [Measurement(100, 1.0, 1, 1, 1)], [Measurement(100, 2.0, 2, 1, 1)]
+    rows = [
+        harness.Row("engine", {"1": Subject("engine", (), {})}, ("a", "b")),
+        harness.Row("a", {"1": Subject("a", (), {})}),
+        harness.Row("b", {"1": Subject("b", (), {})}),
+    ]
+    plan = harness.Plan("Title", "About.", ("1",), tuple(rows), ("wall",))
+    text = harness.report(plan, {"engine": slow, "a": slow, "b": fast})
+    assert "20.0 ms (x2)" in text
+
+
+def test_time_and_memory_of_child_processes_count() -> None:
+    code = (
+        "import time; block = bytearray(b'x' * 60_000_000); end = time.process_time() + 0.5\n"
+        "while time.process_time() < end: pass\n"
+        "print(flush=True); input()"
+    )
+    watch, before = harness.MemoryWatch(), harness.cpu_seconds()
+    outer = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    inner = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        with watch.of(harness.os.getpid()):
+            assert inner.stdout is not None
+            inner.stdout.readline()
+            alive = harness.cpu_seconds() - before
+            time.sleep(0.2)  # the watch looks twenty times a second
+    finally:
+        for child in (outer, inner):
+            child.communicate(b"\n")
+    assert alive > 0.45
+    assert harness.cpu_seconds() - before > 0.45
+    assert watch.several
+    assert watch.peak > 60_000_000
+
+
+def test_subjects_take_turns_forwards_and_backwards() -> None:
+    order: list[str] = []
+
+    def measure(subject: Subject) -> Measurement:
+        order.append(subject.name)
+        return Measurement(1, 1, 1, 1, 1)
+
+    subjects = [Subject(name, (), {}) for name in "abc"]
+    found = take_turns(subjects, 3, lambda *_: None, measure)
+    assert "".join(order) == "abccbaabc"
+    assert [len(found[name]) for name in "abc"] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("case", [case for case in overhead.CASES if case != "SPDL"])
+def test_every_case_of_the_overhead_runs(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(overhead.CASES, case, (overhead.CASES[case][0], 1_000))
+    found = overhead.answer({"case": case, "workers": 2, "seconds": 0.01})
+    assert int(str(found["samples"])) % 1_000 == 0
+
+
+@pytest.mark.parametrize("module", [pictures, text], ids=["pictures", "text"])
+@pytest.mark.parametrize("variant", ["engine", "by_batch", "by_sample", "by_stripe", "SPDL"])
+def test_every_variant_delivers_every_sample(module: object, variant: str, tmp_path: Path) -> None:
+    pytest.importorskip("PIL")
+    if variant == "SPDL":
+        pytest.importorskip("spdl.pipeline")
+    if module is pictures:
+        paths = media.write_photos(tmp_path / "made", 5, size=(64, 48))
+        folder, count = _workloads._links(tmp_path / "flat", list(map(str, paths))), 5
+    else:
+        folder, count = _workloads.make_text(tmp_path, 300, seed=0).folder, 300
+    question = {"variant": variant, "folder": str(folder), "workers": 2, "seconds": 0.01}
+    found = module.answer(question)  # type: ignore[attr-defined]
+    assert int(str(found["samples"])) % count == 0
