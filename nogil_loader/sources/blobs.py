@@ -76,9 +76,12 @@ class LocalBlobs:
 
     def bind(self) -> ReadAt:
         kept = dict(enumerate(self._given))
-        keep, open_, limit = self._keep, self._open, self._limit
+        keep, open_, limit, sizes = self._keep, self._open, self._limit, self.sizes
 
         def read(blob: int, offset: int, size: int) -> bytes:
+            # Damaged archives ask for terabytes: never allocate what cannot be there.
+            if not 0 <= offset <= offset + size <= sizes[blob]:
+                raise _beyond(self.names[blob], sizes[blob], offset, size)
             if blob in kept:
                 descriptor = kept[blob]
             elif blob < limit:
@@ -126,9 +129,7 @@ class LocalBlobs:
         while wanted:
             part = os.pread(descriptor, wanted, offset)
             if not part:
-                raise BrokenFileError(
-                    f"{self.names[blob]} ends at {offset}: {wanted} more bytes were expected there"
-                )
+                raise _beyond(self.names[blob], offset, offset, wanted)
             parts.append(part)
             offset += len(part)
             wanted -= len(part)
@@ -148,6 +149,10 @@ def open_blobs(locations: Sequence[str]) -> Blobs:
     from nogil_loader.sources.store import StoreBlobs
 
     return StoreBlobs(locations)
+
+
+def _beyond(name: str, end: int, offset: int, size: int) -> BrokenFileError:
+    return BrokenFileError(f"{name} ends at {end}: {size} bytes were expected at {offset}")
 
 
 def _version(status: os.stat_result) -> str:
