@@ -169,18 +169,25 @@ def content(read: Read, entry: Entry, before: int, archive: str) -> bytes:
         raise UnsupportedMemberError(
             f"{told} is packed with {method}: write the archive with deflate or stored"
         )
-    start = entry.header + before
-    local = read(start, LOCAL.size)
-    if local[:4] != LOCAL_MARK:
-        raise BrokenFileError(f"{told} has no header where the directory says")
-    name_size, extra_size = LOCAL.unpack(local)[9:11]
-    packed = read(start + LOCAL.size + name_size + extra_size, entry.packed)
+    packed = read(content_start(read, entry, before, archive), entry.packed)
     made = _unpacked(packed, entry, told)
     if len(made) != entry.size:
         raise BrokenFileError(f"{told} has {len(made)} bytes, the directory says {entry.size}")
     if zlib.crc32(made) != entry.crc:
         raise BrokenFileError(f"{told} is damaged: its checksum differs")
     return made
+
+
+def content_start(read: Read, entry: Entry, before: int, archive: str) -> int:
+    """Where a member's bytes begin: its own header tells how long its name and extras are."""
+    start = entry.header + before
+    local = read(start, LOCAL.size)
+    if local[:4] != LOCAL_MARK:
+        raise BrokenFileError(
+            f"{archive}:{readable(entry.name)} has no header where the directory says"
+        )
+    fields: tuple[int, ...] = LOCAL.unpack(local)
+    return start + LOCAL.size + fields[9] + fields[10]
 
 
 def _unpacked(packed: bytes, entry: Entry, told: str) -> bytes:
