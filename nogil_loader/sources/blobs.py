@@ -35,6 +35,12 @@ class Blobs(Protocol):
     versions: tuple[str, ...]
     """Another text when the content is another: size and time, or an ETag."""
 
+    threads: int | None
+    """How many threads reading wants for itself, because it blocks; None when it does not."""
+
+    ahead: int
+    """How many bytes cost about as much to read as a few: the latency of a read in bytes."""
+
     def bind(self) -> ReadAt:
         """A function for the calling thread alone."""
         ...
@@ -46,6 +52,9 @@ class Blobs(Protocol):
 
 class LocalBlobs:
     """Files. Raises ``FileNotFoundError`` or ``IsADirectoryError`` for what is not one."""
+
+    threads: int | None = None
+    ahead = 1 << 14
 
     def __init__(self, paths: Sequence[str]) -> None:
         self.names = tuple(paths)
@@ -136,8 +145,38 @@ class LocalBlobs:
         return b"".join(parts)
 
 
+def coalesced(ranges: Sequence[tuple[int, int]], gap: int) -> list[tuple[int, int]]:
+    """Fewer (offset, size) that cover the given ones, which are in order: two that are at most
+    ``gap`` bytes apart become one.
+
+    >>> coalesced([(0, 10), (12, 8), (500, 1)], gap=4)
+    [(0, 20), (500, 1)]
+    """
+    made: list[tuple[int, int]] = []
+    for offset, size in ranges:
+        if made and offset <= sum(made[-1]) + gap:
+            first = made[-1][0]
+            made[-1] = (first, max(sum(made[-1]), offset + size) - first)
+        else:
+            made.append((offset, size))
+    return made
+
+
+def read_parts(read: ReadAt, blob: int, parts: Sequence[tuple[int, int]], gap: int) -> list[bytes]:
+    """The bytes of each (offset, size), which are in order; near ones are read together."""
+    found: list[bytes] = []
+    for start, size in coalesced(parts, gap):
+        data = read(blob, start, size)
+        for offset, length in parts[len(found) :]:
+            if offset + length > start + size:
+                break
+            found.append(data[offset - start : offset - start + length])
+    return found
+
+
 def open_blobs(locations: Sequence[str]) -> Blobs:
-    """Files for paths, objects of a server for addresses (``https://…``, ``s3://…``)."""
+    """Files for paths and ``file://``, objects of a server for other addresses."""
+    locations = [location.removeprefix("file://") for location in locations]
     remote = [location for location in locations if "://" in location]
     if not remote:
         return LocalBlobs(locations)

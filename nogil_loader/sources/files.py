@@ -22,7 +22,7 @@ import re
 import time
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -30,6 +30,7 @@ import numpy as np
 
 from nogil_loader.sources.base import Sample
 from nogil_loader.sources.errors import EmptySourceError
+from nogil_loader.sources.locations import named
 from nogil_loader.sources.packed import PackedNames, Packer
 
 log = logging.getLogger("nogil_loader.sources")
@@ -77,11 +78,10 @@ class Files:
     root: str | os.PathLike[str]
     pattern: str = "**/*"
     labels: Labels = None
-    extensions: tuple[str, ...] | None = None
+    extensions: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.extensions, str):
-            raise TypeError(f"extensions needs a tuple: ({self.extensions!r},)")
+        object.__setattr__(self, "extensions", named(self.extensions, "extensions"))
         if not (self.labels is None or self.labels == "folder" or callable(self.labels)):
             raise ValueError(f"labels is 'folder', a function or None, not {self.labels!r}")
         parts = self.pattern.split("/")

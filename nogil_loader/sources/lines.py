@@ -26,7 +26,7 @@ from nogil_loader.sources.base import Sample
 from nogil_loader.sources.blobs import Blobs, LocalBlobs, ReadAt, open_blobs
 from nogil_loader.sources.compressed import LONGEST, compression, unpacked
 from nogil_loader.sources.errors import EmptySourceError, UnsupportedMemberError
-from nogil_loader.sources.locations import Location, Locations, frozen, listed
+from nogil_loader.sources.locations import Location, frozen, listed
 from nogil_loader.sources.saved import Arrays, Keep, Progress, indexes
 
 CHUNK = 8 << 20
@@ -61,25 +61,13 @@ class Lines:
     2 {'bytes': b'{"n": 2}'} True
     """
 
-    files: Locations
+    files: Location | Sequence[Location]
     threads: int | None = None
     keep_index: Keep = "cache"
     scratch: str | None = None
 
-    def __init__(
-        self,
-        files: Location | Sequence[Location],
-        threads: int | None = None,
-        keep_index: Keep = "cache",
-        scratch: str | None = None,
-    ) -> None:
-        for name, value in (
-            ("files", frozen(files)),
-            ("threads", threads),
-            ("keep_index", keep_index),
-            ("scratch", scratch),
-        ):
-            object.__setattr__(self, name, value)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "files", frozen(self.files))
 
     def open(self) -> LinesReader:
         """Find every line."""
@@ -90,8 +78,8 @@ class LinesReader:
     """Opened ``Lines``: where each line starts."""
 
     def __init__(self, source: Lines) -> None:
-        self.threads = source.threads
         self._plain = open_blobs(listed(source.files, "file of lines"))
+        self.threads = source.threads or self._plain.threads
         self._blobs, self._temporary = self._unpack(self._plain, source.scratch)
         try:
             keep: Keep = source.keep_index if self._blobs is self._plain else "memory"

@@ -16,23 +16,29 @@ from typing import TypeAlias
 from nogil_loader.sources.errors import EmptySourceError
 
 Location: TypeAlias = "str | os.PathLike[str]"
-Locations: TypeAlias = "Location | tuple[Location, ...]"
 
 
-def frozen(given: Location | Sequence[Location]) -> Locations:
+def frozen(given: Location | Sequence[Location]) -> Location | tuple[Location, ...]:
     """The same, with a sequence as a tuple, so that a frozen description stays hashable."""
     if isinstance(given, (str, os.PathLike)):
         return given
     return tuple(given)
 
 
-def listed(given: Locations, what: str) -> list[str]:
+def named(given: Sequence[str] | None, what: str) -> tuple[str, ...] | None:
+    """Several names as a tuple; a single string, which is a sequence too, is a ``TypeError``."""
+    if isinstance(given, str):
+        raise TypeError(f"{what} needs a tuple of names: ({given!r},)")
+    return None if given is None else tuple(given)
+
+
+def listed(given: Location | Sequence[Location], what: str) -> list[str]:
     """Every location, patterns resolved. ``what`` names the kind of file in errors.
 
     >>> listed(("b.tar", "https://host/a.tar"), "tar file")
     ['b.tar', 'https://host/a.tar']
     """
-    items = given if isinstance(given, tuple) else (given,)
+    items = (given,) if isinstance(given, (str, os.PathLike)) else given
     found: list[str] = []
     for item in items:
         location = os.fspath(item)

@@ -28,7 +28,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from nogil_loader.sources.base import Sample
-from nogil_loader.sources.blobs import Blobs, ReadAt, open_blobs
+from nogil_loader.sources.blobs import Blobs, ReadAt, open_blobs, read_parts
 from nogil_loader.sources.compressed import LONGEST, compression
 from nogil_loader.sources.errors import (
     BrokenFileError,
@@ -36,7 +36,7 @@ from nogil_loader.sources.errors import (
     TruncatedFileError,
     UnsupportedMemberError,
 )
-from nogil_loader.sources.locations import Location, Locations, frozen, listed
+from nogil_loader.sources.locations import Location, frozen, listed, named
 from nogil_loader.sources.saved import Arrays, Keep, Progress, indexes
 from nogil_loader.sources.tar_format import Member, Read, is_hidden, key_and_field, plain, scan
 
@@ -80,33 +80,16 @@ class Tar:
     2 {'__key__': '2', 'jpg': b'222', 'cls': b'222'}
     """
 
-    shards: Locations
-    fields: tuple[str, ...] | None = None
+    shards: Location | Sequence[Location]
+    fields: Sequence[str] | None = None
     truncated: Literal["raise", "keep"] = "raise"
     duplicates: Literal["raise", "last"] = "raise"
     threads: int | None = None
     keep_index: Keep = "cache"
 
-    def __init__(
-        self,
-        shards: Location | Sequence[Location],
-        fields: Sequence[str] | None = None,
-        truncated: Literal["raise", "keep"] = "raise",
-        duplicates: Literal["raise", "last"] = "raise",
-        threads: int | None = None,
-        keep_index: Keep = "cache",
-    ) -> None:
-        if isinstance(fields, str):
-            raise TypeError(f"fields needs a tuple: ({fields!r},)")
-        for name, value in (
-            ("shards", frozen(shards)),
-            ("fields", None if fields is None else tuple(fields)),
-            ("truncated", truncated),
-            ("duplicates", duplicates),
-            ("threads", threads),
-            ("keep_index", keep_index),
-        ):
-            object.__setattr__(self, name, value)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shards", frozen(self.shards))
+        object.__setattr__(self, "fields", named(self.fields, "fields"))
 
     def open(self) -> TarReader:
         """Index the shards, or load their indexes."""
@@ -118,8 +101,8 @@ class TarReader:
 
     def __init__(self, source: Tar) -> None:
         self._source = source
-        self.threads = source.threads
         self._blobs = open_blobs(listed(source.shards, "tar file"))
+        self.threads = source.threads or self._blobs.threads
         try:
             self._refuse_compressed(self._blobs)
             kind = f"tar {source.truncated} {source.duplicates}"
@@ -148,16 +131,16 @@ class TarReader:
         read, names, fields = self._blobs.bind(), self._blobs.names, self._source.fields
         starts, spans, ends = self._starts.data, self._spans.data, self._ends.data
         further = self._further[:, 0].copy().data if len(self._further) else None
-        length = len(self)
+        length, ahead = len(self), self._blobs.ahead
 
         def sample(index: int) -> dict[str, object]:
             if not 0 <= index < length:
                 raise IndexError(f"sample {index} of {length}")
             shard = bisect_right(ends, index)
-            span = read(shard, starts[index], spans[index])
-            parts = [span]
-            if further is not None:
-                parts += self._read_further(read, shard, index, further)
+            if further is None:
+                parts = [read(shard, starts[index], spans[index])]
+            else:
+                parts = read_parts(read, shard, self._all_parts(index, further), ahead)
             return _sample(parts, names[shard], fields)
 
         return sample
@@ -196,7 +179,7 @@ class TarReader:
                 )
 
     def _index(self, shard: int, progress: Progress) -> Arrays:
-        read = _Window(self._blobs.bind(), shard, self._blobs.sizes[shard])
+        read = _Window(self._blobs, shard)
         return index_shard(
             read,
             self._blobs.names[shard],
@@ -215,22 +198,22 @@ class TarReader:
             tables.append(table)
         return np.concatenate(tables)
 
-    def _read_further(
-        self, read: ReadAt, shard: int, index: int, further: memoryview
-    ) -> Iterator[bytes]:
+    def _all_parts(self, index: int, further: memoryview) -> list[tuple[int, int]]:
+        """(start, span) of every run of a sample's members."""
+        parts = [(int(self._starts[index]), int(self._spans[index]))]
         row = bisect_right(further, index - 1)
         while row < len(further) and further[row] == index:
-            yield read(shard, int(self._further[row, 1]), int(self._further[row, 2]))
+            parts.append((int(self._further[row, 1]), int(self._further[row, 2])))
             row += 1
+        return parts
 
 
 class _Window:
     """Reads ahead while members are small, so that headers cost few system calls."""
 
-    AHEAD = 1 << 14
-
-    def __init__(self, read: ReadAt, blob: int, size: int) -> None:
-        self._read, self._blob, self._size = read, blob, size
+    def __init__(self, blobs: Blobs, blob: int) -> None:
+        self._read, self._blob, self._size = blobs.bind(), blob, blobs.sizes[blob]
+        self._ahead = blobs.ahead
         self._start, self._held = 0, b""
         self._last = 0
 
@@ -238,9 +221,9 @@ class _Window:
         place = offset - self._start
         if place >= 0 and place + size <= len(self._held):
             return self._held[place : place + size]
-        near = offset - self._last < self.AHEAD
+        near = offset - self._last < self._ahead
         self._last = offset
-        wanted = min(max(size, self.AHEAD if near else size), max(self._size - offset, 0))
+        wanted = min(max(size, self._ahead if near else size), max(self._size - offset, 0))
         self._start, self._held = offset, self._read(self._blob, offset, wanted) if wanted else b""
         return self._held[:size]
 
@@ -264,7 +247,7 @@ def _samples_members(
             yield member
 
 
-def _sample(parts: list[bytes], archive: str, fields: tuple[str, ...] | None) -> dict[str, object]:
+def _sample(parts: list[bytes], archive: str, fields: Sequence[str] | None) -> dict[str, object]:
     """The sample whose members lie in these parts of its archive."""
     made: dict[str, object] = {}
     for part in parts:
@@ -290,7 +273,7 @@ def _slice(part: bytes, offset: int, size: int) -> bytes:
     return part[offset : offset + size]
 
 
-def chosen(made: dict[str, object], archive: str, fields: tuple[str, ...]) -> dict[str, object]:
+def chosen(made: dict[str, object], archive: str, fields: Sequence[str]) -> dict[str, object]:
     """Only these fields of a sample; ``KeyError`` when it lacks one."""
     lacking = [field for field in fields if field not in made]
     if lacking:

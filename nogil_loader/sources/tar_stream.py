@@ -17,19 +17,19 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import BinaryIO, Literal, TypeAlias, cast
+from typing import BinaryIO, Literal, TypeAlias
 
 from nogil_loader.sources.base import JSON, Sample
 from nogil_loader.sources.compressed import decompressed, naming
 from nogil_loader.sources.errors import BrokenFileError, EmptySourceError, TruncatedFileError
-from nogil_loader.sources.locations import Location, listed
+from nogil_loader.sources.locations import Location, listed, named
 from nogil_loader.sources.tar import chosen, refusal
 from nogil_loader.sources.tar_format import Member, is_hidden, key_and_field, scan
 
 log = logging.getLogger("nogil_loader.sources")
 
 Opened: TypeAlias = "Callable[[], BinaryIO]"
-Shards: TypeAlias = "Location | Opened | tuple[Location | Opened, ...]"
+Shards: TypeAlias = "Location | Opened | Sequence[Location | Opened]"
 
 REMEMBERED = 8192
 """For how many of the last samples ``ref`` knows the key."""
@@ -62,27 +62,15 @@ class TarStream:
     """
 
     shards: Shards
-    fields: tuple[str, ...] | None = None
+    fields: Sequence[str] | None = None
     duplicates: Literal["raise", "last"] = "raise"
     stream: bool = field(default=True, init=False, repr=False)
 
-    def __init__(
-        self,
-        shards: Location | Opened | Sequence[Location | Opened],
-        fields: Sequence[str] | None = None,
-        duplicates: Literal["raise", "last"] = "raise",
-    ) -> None:
-        if isinstance(fields, str):
-            raise TypeError(f"fields needs a tuple: ({fields!r},)")
-        alone = isinstance(shards, (str, os.PathLike)) or callable(shards)
-        given = shards if alone else tuple(cast("Sequence[Location | Opened]", shards))
-        for name, value in (
-            ("shards", given),
-            ("fields", None if fields is None else tuple(fields)),
-            ("duplicates", duplicates),
-            ("stream", True),
-        ):
-            object.__setattr__(self, name, value)
+    def __post_init__(self) -> None:
+        shards = self.shards
+        if not (isinstance(shards, (str, os.PathLike)) or callable(shards)):
+            object.__setattr__(self, "shards", tuple(shards))
+        object.__setattr__(self, "fields", named(self.fields, "fields"))
 
     def open(self, resume: JSON = None) -> TarStreamReader:
         """Begin at the first shard, or where a snapshot says."""

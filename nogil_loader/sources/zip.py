@@ -25,7 +25,7 @@ import numpy as np
 from nogil_loader.sources.base import Sample
 from nogil_loader.sources.blobs import ReadAt, open_blobs
 from nogil_loader.sources.errors import BrokenFileError, EmptySourceError
-from nogil_loader.sources.locations import Location, Locations, frozen, listed
+from nogil_loader.sources.locations import Location, frozen, listed, named
 from nogil_loader.sources.saved import Arrays, Keep, Progress, indexes
 from nogil_loader.sources.zip_format import ENTRY, content, find_directory, parse_entry
 
@@ -60,32 +60,17 @@ class Zip:
     1 {'name': 'cat/1.txt', 'bytes': b'meow', 'label': 0} ('cat',)
     """
 
-    archives: Locations
+    archives: Location | Sequence[Location]
     labels: Literal["folder"] | None = None
-    extensions: tuple[str, ...] | None = None
+    extensions: Sequence[str] | None = None
     threads: int | None = None
     keep_index: Keep = "cache"
 
-    def __init__(
-        self,
-        archives: Location | Sequence[Location],
-        labels: Literal["folder"] | None = None,
-        extensions: Sequence[str] | None = None,
-        threads: int | None = None,
-        keep_index: Keep = "cache",
-    ) -> None:
-        if isinstance(extensions, str):
-            raise TypeError(f"extensions needs a tuple: ({extensions!r},)")
-        if labels not in (None, "folder"):
-            raise ValueError(f"labels is 'folder' or None, not {labels!r}")
-        for name, value in (
-            ("archives", frozen(archives)),
-            ("labels", labels),
-            ("extensions", None if extensions is None else tuple(extensions)),
-            ("threads", threads),
-            ("keep_index", keep_index),
-        ):
-            object.__setattr__(self, name, value)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "archives", frozen(self.archives))
+        object.__setattr__(self, "extensions", named(self.extensions, "extensions"))
+        if self.labels not in (None, "folder"):
+            raise ValueError(f"labels is 'folder' or None, not {self.labels!r}")
 
     def open(self) -> ZipReader:
         """Read the directories."""
@@ -97,10 +82,10 @@ class ZipReader:
 
     def __init__(self, source: Zip) -> None:
         self._source = source
-        self.threads = source.threads
         self.classes: tuple[str, ...] = ()
         """The folder names that ``"label"`` counts, for ``labels="folder"``."""
         self._blobs = open_blobs(listed(source.archives, "zip file"))
+        self.threads = source.threads or self._blobs.threads
         try:
             kind = f"zip {source.labels} {source.extensions}"
             found = indexes(self._blobs, kind, source.keep_index, self._index)

@@ -3,12 +3,15 @@ from __future__ import annotations
 import os
 import resource
 import threading
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nogil_loader.sources import blobs as blobs_module
-from nogil_loader.sources.blobs import LocalBlobs, open_blobs
+from nogil_loader.sources.blobs import LocalBlobs, coalesced, open_blobs, read_parts
 from nogil_loader.sources.errors import BrokenFileError, ObjectChangedError
 
 
@@ -94,3 +97,34 @@ def test_reading_after_close_is_an_error(tmp_path: Path) -> None:
 def test_paths_and_addresses_do_not_mix() -> None:
     with pytest.raises(ValueError, match="cannot be mixed"):
         open_blobs(["a.tar", "http://localhost/b.tar"])
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(0, 20)), max_size=12),
+    st.integers(0, 15),
+)
+def test_near_parts_are_read_together_and_come_out_apart(
+    steps: list[tuple[int, int]], gap: int
+) -> None:
+    data = bytes(index % 251 for index in range(1000))
+    parts, place = [], 0
+    for step, size in steps:
+        parts.append((place + step, size))
+        place += step + size
+    reads: list[tuple[int, int]] = []
+
+    def read(_: int, offset: int, size: int) -> bytes:
+        reads.append((offset, size))
+        return data[offset : offset + size]
+
+    assert read_parts(read, 0, parts, gap) == [data[at : at + size] for at, size in parts]
+    assert reads == coalesced(parts, gap)
+    for (start, size), (after, _) in pairwise(reads):
+        assert after > start + size + gap
+
+
+def test_a_file_address_is_a_path(tmp_path: Path) -> None:
+    (path,) = make(tmp_path, 1)
+    blobs = open_blobs([f"file://{path}"])
+    assert blobs.bind()(0, 6, 6) == b"000000"
+    blobs.close()

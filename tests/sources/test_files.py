@@ -142,7 +142,7 @@ def test_patterns_stay_below_the_root(pattern: str) -> None:
 
 def test_a_single_string_of_extensions_is_refused() -> None:
     with pytest.raises(TypeError, match="tuple"):
-        Files("x", extensions=".jpg")  # type: ignore[arg-type]
+        Files("x", extensions=".jpg")
 
 
 def test_the_fingerprint_sees_names_sizes_times_and_rules(make: Make) -> None:
