@@ -26,7 +26,7 @@ def test_order_is_the_same_for_every_thread_count_and_block_size() -> None:
             got = [batch.tolist() for batch in chain.workers(workers, block=block)]
             assert expected is None or got == expected
             expected = got
-    assert sorted(sum(expected or [], [])) == list(range(200))
+    assert sorted(n for batch in expected or [] for n in batch) == list(range(200))
 
 
 @in_child()
