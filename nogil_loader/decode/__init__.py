@@ -5,6 +5,7 @@ What it takes is in ``_input``, what it raises in ``errors``.
 """
 
 from nogil_loader.decode._array import array
+from nogil_loader.decode._audio import audio
 from nogil_loader.decode._crop import random_crop
 from nogil_loader.decode._image import image
 from nogil_loader.decode._text import json, text
@@ -21,6 +22,7 @@ __all__ = [
     "TruncatedError",
     "UnsupportedError",
     "array",
+    "audio",
     "image",
     "json",
     "random_crop",

@@ -165,7 +165,7 @@ def _unpickled(data: Buffer, allowed: bool) -> NDArray[np.generic]:
 def _read(path: str | os.PathLike[str]) -> Buffer:
     """The file in writable memory of its own."""
     with open(path, "rb", buffering=0) as file:
-        content = memoryview(np.empty(os.fstat(file.fileno()).st_size, np.uint8))
+        content = np.empty(os.fstat(file.fileno()).st_size, np.uint8).data
         filled = 0
         while filled < len(content) and (count := file.readinto(content[filled:])):
             filled += count
