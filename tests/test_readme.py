@@ -112,8 +112,9 @@ def commands(block: Block) -> Iterator[list[str]]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_shell_blocks_name_commands_that_exist(page: Path) -> None:
-    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    known = {*scripts, "pip", "torchrun", "srun", "mpiexec"}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    tools = {re.split("[^a-z]", tool)[0] for tool in project["optional-dependencies"]["lint"]}
+    known = {*project["scripts"], *tools, "pip", "torchrun", "srun", "mpiexec"}
     unknown = [
         f"{page.name}:{block.line}: {word}"
         for block in blocks(page)
