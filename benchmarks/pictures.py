@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 
 from benchmarks import peers
 from benchmarks.harness import Plan, Row, serve, time_passes
-from nogil_loader.cli import _byhand, _workloads
 from nogil_loader.cli._measure import Subject, this_python
+from nogil_loader.cli.workloads import base, byhand, passes
+from nogil_loader.cli.workloads.pictures import PICTURES, SIZE, job_of, make, take
 
 WORKERS = (1, 2, 4)
-BATCH = _workloads.PICTURES.batch
+BATCH = PICTURES.batch
 
 
 @contextmanager
@@ -31,16 +32,16 @@ def plan(quick: bool, data: Path | None = None) -> Iterator[Plan]:
     with tempfile.TemporaryDirectory(prefix="nogil-loader-benchmark-") as name:
         folder, count = Path(name), 64 if quick else 256
         if data is None:
-            prepared = _workloads.make_pictures(folder, count, seed=0)
+            prepared = make(folder, count, 0)
         else:
-            prepared = _workloads.take_pictures(folder, data, count, lambda text: None)
+            prepared = take(folder, data, count, lambda text: None)
         yield compare("pictures", prepared, ("SPDL", "torch"), quick)
 
 
-def compare(name: str, prepared: _workloads.Prepared, rivals: tuple[str, ...], quick: bool) -> Plan:
+def compare(name: str, prepared: base.Prepared, rivals: tuple[str, ...], quick: bool) -> Plan:
     """The pipeline, the loops written by hand and rivals, on one workload's data."""
     notes, rows = [], []
-    loops = tuple(_byhand.LOOPS)
+    loops = tuple(byhand.LOOPS)
     pythons = dict.fromkeys(("engine", *loops), this_python())
     for rival in rivals:
         try:
@@ -74,30 +75,25 @@ def answer(question: dict[str, object]) -> dict[str, object]:
     """Measure one variant."""
     variant, workers = str(question["variant"]), int(str(question["workers"]))
     folder, seconds = Path(str(question["folder"])), float(str(question["seconds"]))
-    passes: Iterable[Iterator[object]]
+    turns: Iterable[Iterator[object]]
     if variant == "SPDL":
-        passes = (spdl(folder, workers) for _ in itertools.count())
+        turns = (spdl(folder, workers) for _ in itertools.count())
     elif variant == "torch":
-        passes = torch(folder, workers)
+        turns = torch(folder, workers)
     else:
-        passes = _workloads.passes(_workloads.PICTURES, variant, folder, workers)
-    return time_passes(passes, seconds, _workloads.PICTURES.rows)
+        turns = passes(PICTURES, variant, folder, workers)
+    return time_passes(turns, seconds, PICTURES.rows)
 
 
 def decode(path: str) -> NDArray[np.uint8]:
     """One picture, as the loop by hand decodes it."""
-    batch = np.empty((1, *_workloads.SIZE, 3), np.uint8)
+    batch = np.empty((1, *SIZE, 3), np.uint8)
     _JOB.put(batch, 0, path)
     picture: NDArray[np.uint8] = batch[0]
     return picture
 
 
-_JOB = _byhand.pictures((), _workloads.SIZE)
-
-
-def paths_of(folder: Path) -> list[str]:
-    """The files, in order."""
-    return sorted(map(str, folder.iterdir()))
+_JOB = job_of(())
 
 
 def spdl(folder: Path, workers: int) -> Iterator[object]:
@@ -106,7 +102,7 @@ def spdl(folder: Path, workers: int) -> Iterator[object]:
 
     pipeline = (
         PipelineBuilder()
-        .add_source(paths_of(folder))
+        .add_source(base.files_in(folder))
         .pipe(decode, concurrency=workers)
         .aggregate(BATCH)
         .pipe(np.stack)
@@ -122,7 +118,7 @@ def torch(folder: Path, workers: int) -> Iterator[Iterator[object]]:
     from torch.utils.data import DataLoader
 
     loader = DataLoader(
-        Pictures(paths_of(folder)),
+        Pictures(base.files_in(folder)),
         batch_size=BATCH,
         num_workers=workers,
         persistent_workers=True,

@@ -17,17 +17,17 @@ import numpy as np
 
 from benchmarks.harness import Plan, serve, time_passes
 from benchmarks.pictures import compare
-from nogil_loader.cli import _workloads
-from nogil_loader.cli._byhand import summarise
+from nogil_loader.cli.workloads import passes
+from nogil_loader.cli.workloads.text import TEXT, lines_of, make, summarise
 
-BATCH = _workloads.TEXT.batch
+BATCH = TEXT.batch
 
 
 @contextmanager
 def plan(quick: bool, data: Path | None = None) -> Iterator[Plan]:
     """The pipeline, three loops by hand, SPDL and torch; 1, 2 and 4 workers."""
     with tempfile.TemporaryDirectory(prefix="nogil-loader-benchmark-") as name:
-        prepared = _workloads.make_text(Path(name), 2_000 if quick else 10_000, seed=0)
+        prepared = make(Path(name), 2_000 if quick else 10_000, 0)
         yield compare("text", prepared, ("SPDL", "torch"), quick)
 
 
@@ -35,14 +35,14 @@ def answer(question: dict[str, object]) -> dict[str, object]:
     """Measure one variant."""
     variant, workers = str(question["variant"]), int(str(question["workers"]))
     folder, seconds = Path(str(question["folder"])), float(str(question["seconds"]))
-    passes: Iterable[Iterator[object]]
+    turns: Iterable[Iterator[object]]
     if variant == "SPDL":
-        passes = (spdl(folder, workers) for _ in itertools.count())
+        turns = (spdl(folder, workers) for _ in itertools.count())
     elif variant == "torch":
-        passes = torch(folder, workers)
+        turns = torch(folder, workers)
     else:
-        passes = _workloads.passes(_workloads.TEXT, variant, folder, workers)
-    return time_passes(passes, seconds, _workloads.TEXT.rows)
+        turns = passes(TEXT, variant, folder, workers)
+    return time_passes(turns, seconds, TEXT.rows)
 
 
 def columns(rows: Sequence[dict[str, float]]) -> dict[str, object]:
@@ -56,7 +56,7 @@ def spdl(folder: Path, workers: int) -> Iterator[object]:
 
     pipeline = (
         PipelineBuilder()
-        .add_source((folder / "records.jsonl").read_bytes().splitlines())
+        .add_source(lines_of(folder))
         .pipe(summarise, concurrency=workers)
         .aggregate(BATCH)
         .pipe(columns)
@@ -72,7 +72,7 @@ def torch(folder: Path, workers: int) -> Iterator[Iterator[object]]:
     from torch.utils.data import DataLoader
 
     loader = DataLoader(
-        Records((folder / "records.jsonl").read_bytes().splitlines()),
+        Records(lines_of(folder)),
         batch_size=BATCH,
         num_workers=workers,
         persistent_workers=True,

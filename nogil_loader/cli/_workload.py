@@ -11,26 +11,22 @@ import sys
 import time
 from pathlib import Path
 
-from nogil_loader.cli import _workloads
+from nogil_loader.cli.workloads import WORKLOADS, passes
 
 
 def answer(question: dict[str, object]) -> dict[str, object]:
     """Make one pass to warm up and to time its first batch, then whole passes for a while."""
-    workload = _workloads.WORKLOADS[str(question["workload"])]
+    workload = WORKLOADS[str(question["workload"])]
     rows, seconds = workload.rows, float(str(question["seconds"]))
     began = time.perf_counter()
-    passes = _workloads.passes(
-        workload,
-        str(question["variant"]),
-        Path(str(question["folder"])),
-        int(str(question["workers"])),
-    )
-    batches = iter(next(passes))
+    folder, workers = Path(str(question["folder"])), int(str(question["workers"]))
+    turns = passes(workload, str(question["variant"]), folder, workers)
+    batches = iter(next(turns))
     expected = rows(next(batches))
     first = time.perf_counter() - began
     expected += sum(map(rows, batches))
     samples, cpu, began = 0, time.process_time(), time.perf_counter()
-    for batches in passes:
+    for batches in turns:
         samples += sum(map(rows, batches))
         wall = time.perf_counter() - began
         if wall >= seconds:

@@ -23,10 +23,12 @@ from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
 from nogil_loader import runtime
-from nogil_loader.cli import _measure, _workloads
+from nogil_loader.cli import _measure
 from nogil_loader.cli._measure import Subject
 from nogil_loader.cli._results import Result, Series, as_json, heading, render
 from nogil_loader.cli._terminal import Progress, Style, UsageError
+from nogil_loader.cli.workloads import WORKLOADS, pictures
+from nogil_loader.cli.workloads.base import Prepared
 
 Number = TypeVar("Number", int, float)
 
@@ -50,7 +52,7 @@ def add_parser(subparsers: Subparsers) -> None:
     data = "a folder of pictures; without it, sample data is made in a temporary folder"
     add("data", nargs="?", type=Path, metavar="DATA", help=data)
     only = "only this one (may be given again)"
-    add("--workload", action="append", choices=tuple(_workloads.WORKLOADS), help=only)
+    add("--workload", action="append", choices=tuple(WORKLOADS), help=only)
     rounds = "measurements of each line, of which the median is shown (default 3)"
     add("--rounds", type=_positive(int), default=3, metavar="N", help=rounds)
     seconds = "least duration of one measurement (default 1.0)"
@@ -89,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     style = Style(sys.stdout)
     print(heading(facts, runtime.interpreter().version, style), flush=True)
     with _temporary_folder() as folder, Progress() as progress:
-        for name in args.workload or tuple(_workloads.WORKLOADS):
+        for name in args.workload or tuple(WORKLOADS):
             prepared = _prepare(name, folder, args, progress)
             result = _measure_all(name, prepared, series, workers, rounds, seconds, progress)
             results.append(result)
@@ -181,23 +183,20 @@ def all_series(reference: str | None) -> tuple[tuple[Series, ...], list[str]]:
     return tuple(series), notes
 
 
-def _prepare(
-    name: str, folder: Path, args: argparse.Namespace, progress: Progress
-) -> _workloads.Prepared:
-    small = args.quick
-    if name == "text":
-        progress.show("making JSON lines")
-        return _workloads.make_text(folder, 3_000 if small else 12_000, args.seed)
-    count = 96 if small else 256
-    if args.data is not None:
-        return _workloads.take_pictures(folder, args.data, count, progress.show)
-    progress.show(f"making {count} pictures")
-    return _workloads.make_pictures(folder, count, args.seed)
+def _prepare(name: str, folder: Path, args: argparse.Namespace, progress: Progress) -> Prepared:
+    workload = WORKLOADS[name]
+    count = workload.few if args.quick else workload.count
+    home = folder / name
+    home.mkdir()
+    if name == "pictures" and args.data is not None:
+        return pictures.take(home, args.data, count, progress.show)
+    progress.show(f"{name}: making {count} samples")
+    return workload.prepare(home, count, args.seed)
 
 
 def _measure_all(
     name: str,
-    prepared: _workloads.Prepared,
+    prepared: Prepared,
     series: Sequence[Series],
     workers: Sequence[int],
     rounds: int,

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import harness, overhead, pictures, text
-from nogil_loader.cli import _workloads
 from nogil_loader.cli._measure import Measurement, Subject, take_turns
+from nogil_loader.cli.workloads.pictures import link
+from nogil_loader.cli.workloads.text import make as make_text
 from nogil_loader.testing import media
 
 
@@ -127,9 +128,9 @@ def test_every_variant_delivers_every_sample(module: object, variant: str, tmp_p
         pytest.importorskip("spdl.pipeline")
     if module is pictures:
         paths = media.write_photos(tmp_path / "made", 5, size=(64, 48))
-        folder, count = _workloads._links(tmp_path / "flat", list(map(str, paths))), 5
+        folder, count = link(tmp_path / "flat", list(map(str, paths))), 5
     else:
-        folder, count = _workloads.make_text(tmp_path, 300, seed=0).folder, 300
+        folder, count = make_text(tmp_path, 300, 0).folder, 300
     question = {"variant": variant, "folder": str(folder), "workers": 2, "seconds": 0.01}
     found = module.answer(question)  # type: ignore[attr-defined]
     assert int(str(found["samples"])) % count == 0

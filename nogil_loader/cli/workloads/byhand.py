@@ -12,29 +12,37 @@ Guarantees
 
 from __future__ import annotations
 
-import io
-import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 S = TypeVar("S")
 B = TypeVar("B")
 
 
+def as_it_is(batch: object) -> object:
+    """Seals batches that need no sealing."""
+    return batch
+
+
+def nothing() -> None:
+    """Closes a job that holds nothing open."""
+
+
 @dataclass(frozen=True, slots=True)
 class Job(Generic[S, B]):
-    """What to do: ``put(batch, row, sample)`` into what ``new(rows)`` made, then ``seal`` it."""
+    """What to do: ``put(batch, row, sample)`` into what ``new(rows)`` made, then ``seal`` it.
+
+    ``close`` gives back what the job holds open, when no loop runs any more.
+    """
 
     samples: Sequence[S]
     new: Callable[[int], B]
     put: Callable[[B, int, S], None]
     seal: Callable[[B], object]
+    close: Callable[[], None] = nothing
 
     def run(self, loop: str, batch: int, workers: int) -> Iterator[object]:
         """One pass by the loop of that name."""
@@ -138,78 +146,3 @@ class _Done:
 
 
 LOOPS = {"by_batch": by_batch, "by_sample": by_sample, "by_stripe": by_stripe}
-
-
-def pictures(paths: Sequence[str], size: tuple[int, int]) -> Job[str, NDArray[np.uint8]]:
-    """JPEG files to uint8 (rows, height, width, 3), with ``draft`` where it does not enlarge."""
-    from PIL import Image
-
-    Image.init()  # fills Pillow's tables, which is nothing for threads to do at once
-    height, width = size
-    bilinear = Image.Resampling.BILINEAR
-
-    def new(rows: int) -> NDArray[np.uint8]:
-        return np.empty((rows, height, width, 3), np.uint8)
-
-    def put(batch: NDArray[np.uint8], row: int, path: str) -> None:
-        with open(path, "rb", buffering=0) as file:
-            data = file.readall()
-        picture: Image.Image = Image.open(io.BytesIO(data), formats=("JPEG",))
-        full_width, full_height = picture.size
-        spare = min(full_width / width, full_height / height)
-        scale = 8 if spare >= 8 else 4 if spare >= 4 else 2 if spare >= 2 else 1
-        if scale > 1:
-            picture.draft("RGB", (full_width // scale, full_height // scale))
-        if picture.mode != "RGB":
-            picture = picture.convert("RGB")
-        batch[row] = np.asarray(picture.resize((width, height), bilinear))
-
-    return Job(paths, new, put, _as_it_is)
-
-
-def _as_it_is(batch: object) -> object:
-    return batch
-
-
-def summarise(line: str | bytes) -> dict[str, float]:
-    """One JSON document to five numbers about it: the Python that a user writes.
-
-    Splitting, counting and a hash over words, all in the interpreter: about 30 us of
-    bytecode beside 5 us of ``json.loads``, and nothing that releases a GIL.
-    """
-    document = json.loads(line)
-    counts: dict[str, int] = {}
-    letters = 0
-    for word in document["text"].lower().split():
-        word = word.strip(".?!")
-        letters += len(word)
-        if word in counts:
-            counts[word] += 1
-        else:
-            counts[word] = 1
-    words = sum(counts.values())
-    repeated = sum(count * count for count in counts.values()) / (words * words)
-    return {
-        "id": document["id"],
-        "words": words,
-        "letters": letters / words,
-        "repetition": repeated,
-        "reach": document["author"]["followers"] * document["stats"]["score"],
-    }
-
-
-def _new_list(rows: int) -> list[dict[str, float]]:
-    return [{}] * rows
-
-
-def _put_summary(batch: list[dict[str, float]], row: int, line: bytes) -> None:
-    batch[row] = summarise(line)
-
-
-def _columns(batch: list[dict[str, float]]) -> dict[str, NDArray[np.float64]]:
-    return {key: np.array([row[key] for row in batch]) for key in batch[0]}
-
-
-def text(lines: Sequence[bytes]) -> Job[bytes, list[dict[str, float]]]:
-    """Lines of JSON to columns of numbers about them."""
-    return Job(lines, _new_list, _put_summary, _columns)

@@ -1,0 +1,64 @@
+"""What one kind of work consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from nogil_loader.pipeline import Pipeline
+
+
+class Looped(Protocol):
+    """A job that the loops written by hand can do."""
+
+    def run(self, loop: str, batch: int, workers: int) -> Iterator[object]:
+        """One pass by the loop of that name."""
+        ...
+
+    @property
+    def close(self) -> Callable[[], None]:
+        """Gives back what the job holds open."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A folder ready to be measured, and a line that says what is in it."""
+
+    folder: Path
+    about: str
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """One kind of work on a folder of data.
+
+    ``prepare(folder, count, seed)`` makes the data in a new folder; ``count`` samples for a
+    measurement, ``few`` for a look. ``pipeline`` and ``by_hand`` take the folder and do the
+    same work on the same files. ``rows`` counts the samples of a batch that either made.
+    """
+
+    name: str
+    batch: int
+    count: int
+    few: int
+    prepare: Callable[[Path, int, int], Prepared]
+    pipeline: Callable[[Path], Pipeline[object] | Pipeline[dict[str, object]]]
+    by_hand: Callable[[Path], Looped]
+    rows: Callable[[object], int]
+
+
+def rows_of(field: str) -> Callable[[object], int]:
+    """Counts the rows of a batch: of a dict those of one field."""
+
+    def rows(batch: object) -> int:
+        return len(batch[field] if isinstance(batch, dict) else batch)  # type: ignore[arg-type]
+
+    return rows
+
+
+def files_in(folder: Path) -> list[str]:
+    """The paths of the files directly in a folder, in order."""
+    return sorted(str(path) for path in folder.iterdir())
