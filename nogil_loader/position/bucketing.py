@@ -13,7 +13,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import pairwise
 
-from nogil_loader.position.grouping import JSON, Group, check_size
+from nogil_loader.position.grouping import Group, check_size
+from nogil_loader.position.parse import JSON
 
 
 class Buckets:

@@ -238,42 +238,42 @@ class Skip:
         return self.order.locate(units + self.count, epoch)._replace(positions=units)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Remaining:
     """What is left of an epoch: some positions, then all from ``tail`` on.
 
-    ``explicit`` is sorted, without repetition, and below ``tail``. ``state.remaining``
-    computes both; units are renumbered, positions keep their global numbers.
+    ``explicit`` is int64, sorted, without repetition, and below ``tail``: a ``Rest`` makes
+    it. Units are renumbered, positions keep their global numbers.
 
     >>> import numpy as np
-    >>> Remaining(Sequential(9), (2, 5), tail=7).locate(np.arange(4)).positions
+    >>> Remaining(Sequential(9), np.array([2, 5]), tail=7).locate(np.arange(4)).positions
     array([2, 5, 7, 8])
     """
 
     order: Order
-    explicit: tuple[int, ...] = ()
-    tail: int = 0
+    explicit: Positions
+    tail: int
 
     @property
     def length(self) -> int | None:
         below = self.order.length
-        return None if below is None else len(self.explicit) + max(0, below - self.tail)
+        return None if below is None else self.explicit.size + max(0, below - self.tail)
 
     @property
     def sources(self) -> int:
         return self.order.sources
 
     def locate(self, units: Positions, epoch: int | Positions = 0) -> Located:
-        return self.order.locate(self.positions(units), epoch)
+        return self.order.locate(at_places(units, self.explicit, self.tail), epoch)
 
-    def positions(self, units: Positions) -> Positions:
-        """The global positions of ``units``."""
-        count = len(self.explicit)
-        out = units + (self.tail - count)
-        early = units < count
-        if early.any():
-            out[early] = np.asarray(self.explicit, np.int64)[units[early]]
-        return out
+
+def at_places(places: Positions, explicit: Positions, tail: int) -> Positions:
+    """The numbers at some places of the list ``explicit, tail, tail + 1, ...``."""
+    out = places + (tail - explicit.size)
+    early = places < explicit.size
+    if early.any():
+        out[early] = explicit[places[early]]
+    return out
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ from bisect import bisect_left, insort
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
-from nogil_loader.position.grouping import JSON, Group, Grouper, check_size
+from nogil_loader.position.grouping import Group, Grouper, check_size
+from nogil_loader.position.parse import JSON, StateMismatch
 
 Algorithm: TypeAlias = Literal["first_fit", "best_fit", "concat"]
 
@@ -139,7 +140,7 @@ class Fitted:
 
     def restore(self, memo: JSON, pending: int) -> None:
         if not isinstance(memo, list) or len(memo) != pending:
-            raise ValueError(f"the state of pack lists no pack for each of {pending} outputs")
+            raise StateMismatch(f"the state of pack lists no pack for each of {pending} outputs")
         self._restoring = [number for number in reversed(memo) if isinstance(number, int)]
         self._serial = max(self._restoring, default=-1) + 1
 
@@ -256,7 +257,7 @@ class Concatenated:
 
     def restore(self, memo: JSON, pending: int) -> None:
         if not isinstance(memo, int) or pending not in (0, 1):
-            raise ValueError("the state of pack(algorithm='concat') names no token to go on from")
+            raise StateMismatch("the state of pack(algorithm='concat') names no token")
         self._used = memo
 
     def _close(self, pending: tuple[int, ...], used: int) -> Group:

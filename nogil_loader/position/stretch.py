@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nogil_loader.position.grouping import JSON, Group
+from nogil_loader.position.grouping import Group
+from nogil_loader.position.parse import JSON
 
 
 class Stretch:

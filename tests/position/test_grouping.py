@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from nogil_loader.position.bucketing import Buckets
 from nogil_loader.position.grouping import Batches, Group, Grouper
 from nogil_loader.position.packing import Segment, packs
+from nogil_loader.position.stretch import Stretch
 
 LENGTH = 12
 sizes_of_outputs = st.lists(st.integers(0, LENGTH), max_size=120)
@@ -24,7 +25,10 @@ def makers(draw: st.DrawFn) -> Make:
     """Ways to make one and the same grouper again."""
     drop = draw(drops)
     size = draw(st.integers(1, 5))
-    kind = draw(st.sampled_from(["batch", "bucket", "first_fit", "best_fit", "concat"]))
+    kind = draw(st.sampled_from(["batch", "bucket", "first_fit", "best_fit", "concat", "stretch"]))
+    if kind == "stretch":
+        length = draw(st.none() | st.integers(0, 60))
+        return lambda: Stretch(size, length)
     if kind == "batch":
         return lambda: Batches(size, drop_last=drop)
     if kind == "bucket":
@@ -69,6 +73,7 @@ def test_cut_at_any_groups_the_same_groups_follow(
     for cut in cuts:
         groups = run(grouper, [sizes[name] for name in names])
         if not groups:
+            names = []
             break
         at = cut % len(groups)
         followed += shown(groups[: at + 1], names)
@@ -77,7 +82,8 @@ def test_cut_at_any_groups_the_same_groups_follow(
         names = [names[item] for item in last.pending] + names[last.upto :]
         grouper = make()
         grouper.restore(last.memo, len(last.pending))
-    followed += shown(run(grouper, [sizes[name] for name in names]), names)
+    if names:
+        followed += shown(run(grouper, [sizes[name] for name in names]), names)
     assert followed == whole
 
 
@@ -85,7 +91,9 @@ def test_cut_at_any_groups_the_same_groups_follow(
 def test_every_output_is_grouped_pending_or_dropped_at_the_end(
     make: Make, sizes: list[int]
 ) -> None:
-    groups = run(make(), sizes)
+    grouper = make()
+    assume(not isinstance(grouper, Stretch))  # what it leaves out is in no group
+    groups = run(grouper, sizes)
     closed: set[int] = set()
     for group in groups:
         closed |= set(group.items)
@@ -101,6 +109,7 @@ def test_after_a_boundary_a_grouper_is_as_new(
     make: Make, before: list[int], after: list[int]
 ) -> None:
     grouper = make()
+    assume(not isinstance(grouper, Stretch))
     grouper.push(len(before), before)
     grouper.boundary()
     names = list(range(-len(before), len(after)))
@@ -161,6 +170,17 @@ def test_misuse_is_refused() -> None:
         packs(10, 1).restore([0], 2)
     with pytest.raises(ValueError, match="no token"):
         packs(10, 1, "concat").restore(None, 1)
+
+
+def test_a_stretch_is_done_at_its_end_over_resumes_too() -> None:
+    stretch = Stretch(1, 3)
+    groups = stretch.push(3)
+    assert ([list(group.items) for group in groups], stretch.done) == ([[1], [2]], False)
+    resumed = Stretch(1, 3)
+    resumed.restore(groups[0].memo, 0)
+    assert [list(group.items) for group in resumed.push(9)] == [[0], [1]]
+    assert resumed.done
+    assert not Stretch(1, None).done
 
 
 def test_a_segment_says_where_its_tokens_go() -> None:

@@ -132,7 +132,7 @@ def test_take_and_skip_count_positions() -> None:
 
 def test_remaining_renumbers_units_and_keeps_positions() -> None:
     shuffled = Shuffled(Sequential(10), seed=0)
-    order = Remaining(shuffled, (1, 4), tail=8)
+    order = Remaining(shuffled, np.array([1, 4]), tail=8)
     assert order.length == 4
     found = order.locate(units(4), 2)
     assert found.positions.tolist() == [1, 4, 8, 9]
