@@ -54,7 +54,8 @@ def encode(samples: NDArray[np.floating], rate: int, form: str) -> bytes:
     ``form``: one of ``FORMATS``; a ``ValueError`` where libsndfile doesn't write it so (Opus
     has rates of its own, MP3 at most two channels).
     """
-    content = np.ascontiguousarray(samples.reshape(len(samples), -1), np.float64)
+    columns = samples if samples.ndim == 2 else samples[:, None]
+    content = np.ascontiguousarray(columns, np.float64)
     lib = _library()
     info = _sndfile_ctypes.Info(0, rate, content.shape[1], FORMATS[form], 0, 0)
     with tempfile.TemporaryFile() as file:
