@@ -9,10 +9,25 @@ from nogil_loader.engine.errors import (
     UndeclaredFuture,
 )
 from nogil_loader.engine.run import Run
+from nogil_loader.engine.warm import per_worker
 from nogil_loader.pipeline import Pipeline
+from nogil_loader.position.parse import StateMismatch
+from nogil_loader.position.state import merge_states
 from nogil_loader.sources.read import read
 from nogil_loader.stages import Retry
-from nogil_loader.start import from_files, from_iterable, from_sequence
+from nogil_loader.start import (
+    from_arrays,
+    from_files,
+    from_iterable,
+    from_lines,
+    from_queue,
+    from_sequence,
+    from_store,
+    from_tar,
+    from_zip,
+    mix,
+    zip_sources,
+)
 
 __version__ = "0.1.0"
 
@@ -25,9 +40,20 @@ __all__ = [
     "Run",
     "RunClosed",
     "StageTimeout",
+    "StateMismatch",
     "UndeclaredFuture",
+    "from_arrays",
     "from_files",
     "from_iterable",
+    "from_lines",
+    "from_queue",
     "from_sequence",
+    "from_store",
+    "from_tar",
+    "from_zip",
+    "merge_states",
+    "mix",
+    "per_worker",
     "read",
+    "zip_sources",
 ]

@@ -10,22 +10,21 @@ Guarantees
 from __future__ import annotations
 
 import functools
+import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
-import numpy as np
-
-from nogil_loader import plan, runtime, stages
-from nogil_loader.engine.core import RunStart
+from nogil_loader import plan, stages
 from nogil_loader.engine.errors import RunClosed
 from nogil_loader.engine.run import Run
 from nogil_loader.engine.threads import Threads
-from nogil_loader.engine.workers import Engine
-from nogil_loader.sources.base import Reader, Source, StreamReader, StreamSource
+from nogil_loader.position.state import State
+from nogil_loader.session import AnySource, Session, is_stream, open_source, rank_of
+from nogil_loader.sources.base import JSON, StreamSource
 
 T = TypeVar("T")
 Fn = Callable[..., object]
@@ -44,11 +43,11 @@ class Pipeline(Generic[T]):
     [[0, 1], [4, 9], [16]]
     """
 
-    source: Source | StreamSource
+    source: AnySource
     chain: tuple[stages.Stage, ...] = ()
 
     def __post_init__(self) -> None:
-        plan.lay_out(self.chain, getattr(self.source, "stream", False))
+        plan.lay_out(self.chain, is_stream(self.source))
 
     def _with(self, stage: stages.Stage) -> Pipeline[T]:
         return Pipeline(self.source, (*self.chain, stage))
@@ -203,6 +202,78 @@ class Pipeline(Generic[T]):
         """
         return self._with(stages.Batch(n, drop_last, collate, max_wait))
 
+    def bucket(
+        self,
+        length: Fn,
+        boundaries: Sequence[int],
+        batch_sizes: int | Sequence[int],
+        *,
+        drop_last: bool = False,
+        collate: Fn | None = None,
+    ) -> Pipeline[T]:
+        """Batches of samples of similar length, so that padding them wastes little.
+
+        ``length``: ``fn(sample) -> int``. ``boundaries``: the largest length of each bucket,
+        ascending. ``batch_sizes``: one for all, or one for each (one more takes what is longer
+        than all). Put ``pad()`` before it to pad each batch to its bucket's boundary.
+        """
+        sizes = batch_sizes if isinstance(batch_sizes, int) else tuple(batch_sizes)
+        return self._with(stages.Bucket(length, tuple(boundaries), sizes, drop_last, collate))
+
+    def pad(
+        self,
+        to: int | None = None,
+        *,
+        key: object = None,
+        axis: int = 0,
+        value: object = 0,
+        multiple: int = 1,
+        lengths: str | None = None,
+    ) -> Pipeline[T]:
+        """Make arrays equally long along ``axis``, with ``value`` at the end.
+
+        ``to``: that length, for every sample. Without it, the arrays of the batch that follows
+        get the length of their bucket, or of the longest among them rounded up to a
+        ``multiple``. ``key``: the field or fields to pad (all arrays by default).
+        ``lengths``: a field that keeps the lengths before padding.
+        """
+        return self._with(stages.Pad(to, key, axis, value, multiple, lengths))
+
+    def pack(
+        self,
+        length: int,
+        *,
+        algorithm: str = "best_fit",
+        key: object = None,
+        rows: int = 1,
+        open_packs: int | None = None,
+        drop_last: bool = False,
+    ) -> Pipeline[T]:
+        """Lay token sequences into batches of ``rows`` rows of ``length`` tokens.
+
+        ``algorithm``: ``"first_fit"`` and ``"best_fit"`` never cut a sequence, ``"concat"``
+        fills every row and cuts. ``key``: the field with the tokens (one-dimensional). Batches
+        are dicts: the tokens (rows, length), ``"segment_ids"`` and ``"positions"``, int32.
+        """
+        return self._with(stages.Pack(length, algorithm, key, rows, open_packs, drop_last))
+
+    def cache(
+        self,
+        where: str | os.PathLike[str],
+        *,
+        max_bytes: int | None = None,
+        version: str = "",
+        freeze_rng: bool = False,
+    ) -> Pipeline[T]:
+        """Keep the samples as they are at this place: in ``"memory"``, or in a folder.
+
+        Keyed by the data's fingerprint, the index of the sample and ``version``: change the
+        version when the stages above change. Memory is kept over ``epochs()``; a folder over
+        runs and processes. When ``max_bytes`` are used nothing more is inserted. Arrays from
+        memory are read-only.
+        """
+        return self._with(stages.Cache(os.fspath(where), max_bytes, version, freeze_rng))
+
     def unbatch(self) -> Pipeline[T]:
         """The rows of each batch as samples again."""
         return self._with(stages.Unbatch())
@@ -234,75 +305,61 @@ class Pipeline(Generic[T]):
         *,
         epoch: int = 0,
         seed: int = 0,
+        resume: Mapping[str, JSON] | None = None,
         ordered: bool = True,
         executor: Executor | None = None,
+        allow_changes: bool = False,
     ) -> Run[T]:
         """Start: threads, files and all. Use the result in a ``with`` block.
 
         ``epoch``: which shuffle. ``seed``: of the randomness that ops with ``rng`` get.
-        ``ordered=False``: the same batches, as they complete. ``executor``: the host
-        program's own threads for the CPU work.
+        ``resume``: a ``Run.state()`` (or ``merge_states`` of all ranks): go on with the very
+        next batch, in the state's epoch and seed; a state of another pipeline or other data is
+        refused unless ``allow_changes``. ``ordered=False``: the same batches, as they
+        complete. ``executor``: the host program's own threads for the CPU work.
         """
-        start = self._start(epoch=epoch, seed=seed, ordered=ordered, executor=executor)
-        return start
-
-    def _start(
-        self,
-        *,
-        epoch: int,
-        seed: int,
-        ordered: bool,
-        executor: Executor | None = None,
-        reader: Reader | StreamReader | None = None,
-        pool: Threads | None = None,
-        exhausted: Callable[[], None] | None = None,
-    ) -> Run[T]:
-        runtime.guard()
-        own = reader is None
-        opened = self.source.open() if reader is None else reader
-        program = plan.compose(
-            self.chain,
-            opened,
-            epoch=epoch,
-            seed=seed,
-            ordered=ordered,
-            rank=self._rank(),
-            allocate=np.empty,
-            keepers=(opened.close,) if own and isinstance(opened, Reader) else (),
-        )
-        stream = isinstance(opened, StreamReader)
-        length = None if program.order is None else program.order.length
-        engine = Engine(program, RunStart(length, stream), pool, executor, exhausted)
-        run: Run[T] = Run(engine)
-        engine.start()
-        return run
-
-    def _rank(self) -> tuple[int, int] | None:
-        for stage in self.chain:
-            if isinstance(stage, stages.Shard):
-                if stage.rank is not None and stage.world_size is not None:
-                    return stage.rank, stage.world_size
-                return 0, 1
-        return None
+        session = Session(self.source, self.chain)
+        try:
+            run = session.start(
+                epoch=epoch,
+                seed=seed,
+                resume=resume,
+                allow_changes=allow_changes,
+                ordered=ordered,
+                executor=executor,
+            )
+        except BaseException:
+            session.close()
+            raise
+        return cast("Run[T]", run)
 
     def __iter__(self) -> Iterator[T]:
         """One pass over epoch 0."""
         return self.run()
 
-    def epochs(self, count: int, *, seed: int = 0, ordered: bool = True) -> Iterator[Run[T]]:
-        """``count`` runs, epoch after epoch, on threads that stay warm.
+    def epochs(
+        self,
+        count: int,
+        *,
+        seed: int = 0,
+        resume: Mapping[str, JSON] | None = None,
+        ordered: bool = True,
+        allow_changes: bool = False,
+    ) -> Iterator[Run[T]]:
+        """Runs of the epochs 0 … ``count - 1``, on threads that stay warm.
 
-        The next epoch begins while the last batches of this one are consumed.
+        The next epoch begins while the last batches of this one are consumed. ``resume``: a
+        state; the first run goes on where it was taken, the others follow.
         """
-        return _epochs(self, count, seed, ordered)
+        return epochs_of(self, count, seed, ordered, resume, allow_changes)
 
     def __len__(self) -> int:
         """Batches (or samples) of one pass; ``TypeError`` where only running would tell."""
         if isinstance(self.source, StreamSource):
             raise TypeError("the length of a stream is not known")
-        with closing(self.source.open()) as reader:
-            assert isinstance(reader, Reader)
-            count = plan.length_of(self.chain, len(reader), self._rank())
+        reader, base = open_source(self.source)
+        with closing(reader):
+            count = plan.length_of(self.chain, base, rank_of(stages_shard(self.chain)))
         if count is None:
             raise TypeError("the length is known only after filter, flat_map or repeat() have run")
         return count
@@ -316,20 +373,28 @@ def show_source(source: object) -> str:
     return repr(source)
 
 
-class _Epochs(Generic[T]):
+class Epochs(Generic[T]):
     """Begins the runs of successive epochs, each once: when the one before it has nothing left
     to hand to its workers, or when the consumer gets there, whichever is first."""
 
-    def __init__(self, pipeline: Pipeline[T], count: int, seed: int, ordered: bool) -> None:
-        self._pipeline = pipeline
+    def __init__(
+        self,
+        pipeline: Pipeline[T],
+        count: int,
+        seed: int,
+        ordered: bool,
+        resume: Mapping[str, JSON] | None,
+        allow_changes: bool,
+    ) -> None:
         self._count = count
         self._seed = seed
         self._ordered = ordered
+        self._resume = resume
+        self._allow_changes = allow_changes
+        self._first = 0 if resume is None else State.from_json(resume).epoch
         self._lock = threading.Lock()
         self._pool = Threads()
-        # A stream is opened for every pass, data with random access once for all.
-        stream = isinstance(pipeline.source, StreamSource)
-        self._reader = None if stream else pipeline.source.open()
+        self._session = Session(pipeline.source, pipeline.chain)
         self._runs: dict[int, Run[T] | Exception] = {}
         self._over = False
 
@@ -339,20 +404,23 @@ class _Epochs(Generic[T]):
             if self._over or epoch >= self._count or epoch in self._runs:
                 return
             try:
-                self._runs[epoch] = self._pipeline._start(
+                run = self._session.start(
                     epoch=epoch,
                     seed=self._seed,
+                    resume=self._resume if epoch == self._first else None,
+                    allow_changes=self._allow_changes,
                     ordered=self._ordered,
-                    reader=self._reader,
                     pool=self._pool,
                     exhausted=functools.partial(self.begin, epoch + 1),
+                    last=False,
                 )
+                self._runs[epoch] = cast("Run[T]", run)
             except Exception as error:
                 self._runs[epoch] = error
 
     def __iter__(self) -> Iterator[Run[T]]:
         try:
-            for epoch in range(self._count):
+            for epoch in range(self._first, self._count):
                 self.begin(epoch)
                 run = self._runs[epoch]
                 if isinstance(run, Exception):
@@ -370,10 +438,21 @@ class _Epochs(Generic[T]):
             if isinstance(run, Run):
                 run.close()
         self._pool.shutdown(wait=False)
-        if self._reader is not None:
-            self._reader.close()
+        self._session.close()
 
 
-def _epochs(pipeline: Pipeline[T], count: int, seed: int, ordered: bool) -> Iterator[Run[T]]:
+def epochs_of(
+    pipeline: Pipeline[T],
+    count: int,
+    seed: int,
+    ordered: bool,
+    resume: Mapping[str, JSON] | None,
+    allow_changes: bool,
+) -> Iterator[Run[T]]:
     """Nothing is opened or started before the first epoch is asked for."""
-    yield from _Epochs(pipeline, count, seed, ordered)
+    yield from Epochs(pipeline, count, seed, ordered, resume, allow_changes)
+
+
+def stages_shard(chain: Sequence[stages.Stage]) -> stages.Shard | None:
+    """The shard stage of a chain, if any."""
+    return next((stage for stage in chain if isinstance(stage, stages.Shard)), None)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from nogil_loader import runtime, stages
-from nogil_loader.engine.batches import Allocate
+from nogil_loader.engine.batches import stack_plain
 from nogil_loader.engine.core import (
     CoreSpec,
     LevelSpec,
@@ -21,21 +21,23 @@ from nogil_loader.engine.core import (
     Policy,
     SegmentSpec,
 )
-from nogil_loader.engine.program import Collate, Program
-from nogil_loader.engine.steps import FILTER, FLAT_MAP, MAP, READ, Op
+from nogil_loader.engine.padding import Measure, Packing, Padding
+from nogil_loader.engine.program import AnyReader, Collate, Program
+from nogil_loader.engine.steps import FILTER, FLAT_MAP, KEEP, MAP, MEASURE, READ, Op
+from nogil_loader.position.bucketing import Buckets
 from nogil_loader.position.grouping import Batches, Grouper
 from nogil_loader.position.order import (
     Order,
     Repeat,
-    Sequential,
     Shuffled,
     Skip,
     Take,
     WindowShuffled,
 )
+from nogil_loader.position.packing import packs
 from nogil_loader.position.shard import Shard
 from nogil_loader.position.stretch import Stretch
-from nogil_loader.sources.base import Reader, StreamReader
+from nogil_loader.sources.base import StreamReader
 
 _CPU = 0
 _AUTO_THREADS = 16
@@ -55,16 +57,19 @@ class _Level:
     drop_last: bool = False
     grouper: Callable[[], Grouper] | None = None
     collate: Collate | None = None
+    neighbours: bool = True
     max_wait: float | None = None
     boundary: int | None = None
 
-    def outputs(self, count: int) -> int:
+    def outputs(self, count: int) -> int | None:
         """Units of the next level that ``count`` units become, all stages being one-to-one."""
         if self.rows is not None:
             return count // self.rows if self.drop_last else -(-count // self.rows)
         if self.grouper is None:
             return count
         grouper = self.grouper()
+        if grouper.needs_size:
+            return None
         return len(grouper.push(count)) + len(grouper.flush())
 
     def spec(self, bottom: bool) -> LevelSpec:
@@ -81,6 +86,7 @@ class _Level:
             rows=self.rows,
             drop_last=self.drop_last,
             grouper=self.grouper,
+            neighbours=self.neighbours,
             max_wait=self.max_wait,
             boundary=self.boundary,
         )
@@ -123,6 +129,9 @@ class _Walk:
         self.endless = False
         self.repeat_after_batch: int | None = None
         self.timed_batches = False
+        self.padding: Padding | None = None
+        """What a pad() asked of the next batch."""
+        self.cache: stages.Cache | None = None
         self.names: set[str] = set()
         for stage in chain:
             self._visit(stage)
@@ -137,6 +146,14 @@ class _Walk:
             self._op(stage)
         elif isinstance(stage, stages.Batch):
             self._batch(stage)
+        elif isinstance(stage, stages.Bucket):
+            self._bucket(stage)
+        elif isinstance(stage, stages.Pack):
+            self._pack(stage)
+        elif isinstance(stage, stages.Pad):
+            self._pad(stage)
+        elif isinstance(stage, stages.Cache):
+            self._cache(stage)
         elif isinstance(stage, stages.Unbatch):
             self._unbatch()
         elif isinstance(stage, stages.Prefetch):
@@ -284,9 +301,17 @@ class _Walk:
 
     # Groups -----------------------------------------------------------------------------
 
-    def _close(self, grouper: Callable[[], Grouper] | None, collate: Collate | None) -> None:
+    def _close(
+        self,
+        grouper: Callable[[], Grouper] | None,
+        collate: Collate | None,
+        neighbours: bool = True,
+    ) -> None:
+        """End the level: its outputs are grouped."""
         self.level.grouper = grouper
         self.level.collate = collate
+        self.level.neighbours = neighbours
+        self.padding = None
         self.levels.append(_Level())
 
     def _batch(self, stage: stages.Batch) -> None:
@@ -297,14 +322,77 @@ class _Walk:
         level.max_wait = stage.max_wait
         self.timed_batches = self.timed_batches or stage.max_wait is not None
         early = len(self.levels) == 1 and level.one_to_one
-        if early and stage.collate is None and stage.max_wait is None:
+        own = stage.collate is not None or self.padding is not None
+        if early and not own and stage.max_wait is None:
             level.rows, level.drop_last = size, drop_last
             self.levels.append(_Level())
             return
-        collate: Collate | None = None
-        if stage.collate is not None:
-            collate = _Collate(stage.collate)
+        collate = Collating(stage.collate, self.padding) if own else None
         self._close(partial(Batches, size, drop_last=drop_last), collate)
+
+    def _bucket(self, stage: stages.Bucket) -> None:
+        self._bottom("bucket", stage)
+        make = partial(Buckets, stage.boundaries, stage.batch_sizes, drop_last=stage.drop_last)
+        sizes = stage.batch_sizes
+        self.group_size = sizes if isinstance(sizes, int) else sum(sizes)
+        cure = "give one more batch size than boundaries to accept what is larger"
+        self._measure("bucket", stage.length, make, cure)
+        self._close(make, Collating(stage.collate, self.padding), neighbours=False)
+
+    def _pack(self, stage: stages.Pack) -> None:
+        self._bottom("pack", stage)
+        make = partial(
+            packs,
+            stage.length,
+            stage.rows,
+            stage.algorithm,  # type: ignore[arg-type]
+            open_packs=stage.open_packs,
+            drop_last=stage.drop_last,
+        )
+        packing = Packing(stage.length, stage.key)
+        self.group_size = stage.rows * 8
+        self._measure("pack", Length(packing), make, "cut it in a map, or use 'concat'")
+        self._close(make, packing, neighbours=False)
+
+    def _bottom(self, word: str, stage: stages.Stage) -> None:
+        if len(self.levels) > 1:
+            raise ValueError(f"{word} takes samples, not batches: put it in the place of batch()")
+
+    def _measure(self, word: str, size: stages.Fn, make: Callable[[], Grouper], cure: str) -> None:
+        """An op that puts the size of each sample beside it, where the core can see it."""
+        op = Op(MEASURE, Measure(size, word, make().largest, cure), self._unique(word))
+        self.add(op, OpSpec(op.name), None)
+
+    def _pad(self, stage: stages.Pad) -> None:
+        padding = Padding(
+            stage.to, stage.key, stage.axis, stage.value, stage.multiple, stage.lengths
+        )
+        if stage.to is not None:
+            op = Op(MAP, padding, self._unique("pad"))
+            self.add(op, OpSpec(op.name), None)
+        else:
+            self.padding = padding
+
+    def _cache(self, stage: stages.Cache) -> None:
+        level = self.level
+        if self.stream:
+            raise ValueError("cache() of a stream: its samples have no index to be found by")
+        if len(self.levels) > 1 or not level.one_to_one:
+            raise ValueError(
+                "cache() keeps samples by the index of their source: put it before filter, "
+                "flat_map and batch"
+            )
+        if self.cache is not None:
+            raise ValueError("cache() twice: the second would never be asked")
+        if any(op.rng for op in level.ops) and not stage.freeze_rng:
+            raise ValueError(
+                "cache() below an op with rng=True would freeze its randomness: put it before "
+                "that op, or say cache(..., freeze_rng=True)"
+            )
+        self.cache = stage
+        level.ops[:] = [replace(op, cached=True) for op in level.ops]
+        op = Op(KEEP, _unread, self._unique("cache"))
+        self.add(op, OpSpec(op.name), None)
 
     def _unbatch(self) -> None:
         if len(self.levels) == 1:
@@ -362,29 +450,34 @@ def lay_out(chain: Sequence[stages.Stage], stream: bool, reads: int | None = Non
 
 def compose(
     chain: Sequence[stages.Stage],
-    reader: Reader | StreamReader,
+    reader: AnyReader,
+    base: Order,
     *,
     epoch: int,
     seed: int,
     ordered: bool,
     rank: tuple[int, int] | None,
-    allocate: Allocate,
-    keepers: tuple[Callable[[], None], ...] = (),
+    rest: Callable[[Order], Order] | None = None,
 ) -> Program:
-    """The program of one pass over opened data."""
+    """The program of one pass over opened data.
+
+    ``base``: the order of the data as it lies. ``rest``: what of the epoch's global order an
+    earlier run of other ranks has left over.
+    """
     stream = isinstance(reader, StreamReader)
     walk = _Walk((), stream)
-    if isinstance(reader, Reader):
-        read = Op(READ, _unread, "read")
+    if not isinstance(reader, StreamReader):
         walk.names.add("read")
-        walk.add(read, OpSpec("read"), None, reader.threads)
+        walk.add(Op(READ, _unread, "read"), OpSpec("read"), None, reader.threads)
     for stage in chain:
         walk._visit(stage)
+    if walk.padding is not None:
+        raise ValueError("pad() without to= makes batches even: put it before batch or bucket")
     layout = walk.layout()
-    order = arrange(layout, None if stream else len(reader), rank)  # type: ignore[arg-type]
+    order = arrange(layout, base, rank, rest=rest)
     levels = [level.spec(number == 0) for number, level in enumerate(layout.levels)]
     if layout.repeat_after_batch is not None and not stream:
-        below = arrange(layout, len(reader), rank, upto=layout.repeat_after_batch)  # type: ignore[arg-type]
+        below = arrange(layout, base, rank, upto=layout.repeat_after_batch)
         levels[0] = _with_boundary(levels[0], below)
     core = CoreSpec(
         levels=tuple(levels),
@@ -403,18 +496,16 @@ def compose(
         order=None if stream else order,
         epoch=epoch,
         seed=seed,
-        allocate=allocate,
         kinds=layout.kinds,
-        keepers=keepers,
     )
 
 
 def length_of(
-    chain: Sequence[stages.Stage], length: int, rank: tuple[int, int] | None
+    chain: Sequence[stages.Stage], base: Order, rank: tuple[int, int] | None
 ) -> int | None:
-    """Outputs of one pass over ``length`` samples, where arithmetic knows."""
+    """Outputs of one pass over the data, where arithmetic knows."""
     layout = lay_out(chain, stream=False)
-    order = arrange(layout, length, rank)
+    order = arrange(layout, base, rank)
     count = order.length
     if layout.repeat_after_batch is not None:
         return None
@@ -435,10 +526,17 @@ def _with_boundary(level: LevelSpec, below: Order) -> LevelSpec:
 
 
 def arrange(
-    layout: Layout, length: int | None, rank: tuple[int, int] | None, upto: int | None = None
+    layout: Layout,
+    base: Order,
+    rank: tuple[int, int] | None = None,
+    upto: int | None = None,
+    rest: Callable[[Order], Order] | None = None,
 ) -> Order:
-    """The order of units: every order stage as arithmetic around the one before."""
-    order: Order = Sequential(length)
+    """The order of units: every order stage as arithmetic around the one before.
+
+    Without ``rank`` it is the global order, of all ranks together.
+    """
+    order = base
     for stage in layout.orders[:upto]:
         if isinstance(stage, stages.Shuffle):
             if stage.window is None:
@@ -451,10 +549,11 @@ def arrange(
             order = Take(order, stage.count)
         elif isinstance(stage, stages.Skip):
             order = Skip(order, stage.count)
-        elif isinstance(stage, stages.Shard):
-            assert rank is not None
+        elif isinstance(stage, stages.Shard) and rank is not None:
+            if rest is not None:
+                order, rest = rest(order), None
             order = Shard(order, *rank, stage.remainder)  # type: ignore[arg-type]
-    return order
+    return order if rest is None else rest(order)
 
 
 def workers_of(stage: stages.Workers) -> int:
@@ -477,13 +576,28 @@ def _policy(stage: stages.Op) -> tuple[Policy, stages.Fn | None]:
 
 
 @dataclass(frozen=True)
-class _Collate:
-    """The user's collate function, which has no use for a layout."""
+class Collating:
+    """How a group becomes a batch, where it is not simply stacked."""
 
-    fn: stages.Fn
+    fn: stages.Fn | None
+    """The user's own function of the list of samples."""
+    padding: Padding | None = None
 
     def __call__(self, samples: list[object], layout: object) -> object:
-        return self.fn(samples)
+        if self.padding is not None:
+            bound = layout if isinstance(layout, int) else None
+            samples = self.padding.pad_all(samples, bound)
+        return stack_plain(samples) if self.fn is None else self.fn(samples)
+
+
+@dataclass(frozen=True)
+class Length:
+    """How many tokens a sample has."""
+
+    packing: Packing
+
+    def __call__(self, sample: object) -> int:
+        return len(self.packing.tokens(sample))
 
 
 def _only(samples: list[object], layout: object) -> object:

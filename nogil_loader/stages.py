@@ -220,9 +220,13 @@ class Bucket(Stage):
 
     length: Fn
     boundaries: tuple[int, ...]
-    batch_sizes: tuple[int, ...]
+    batch_sizes: int | tuple[int, ...]
     drop_last: bool = False
     collate: Fn | None = None
+
+    def __post_init__(self) -> None:
+        if not callable(self.length):
+            raise TypeError("bucket(length=...) needs a function that gives the length of a sample")
 
 
 @dataclass(frozen=True)
@@ -234,6 +238,13 @@ class Pad(Stage):
     axis: int = 0
     value: object = 0
     multiple: int = 1
+    lengths: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.to is not None:
+            _at_least("pad", "to", self.to, 1)
+        _at_least("pad", "multiple", self.multiple, 1)
+        _at_least("pad", "axis", self.axis, 0)
 
 
 @dataclass(frozen=True)
@@ -244,7 +255,8 @@ class Pack(Stage):
     algorithm: str = "best_fit"
     key: object = None
     rows: int = 1
-    open_bins: int = 64
+    open_packs: int | None = None
+    drop_last: bool = False
 
 
 @dataclass(frozen=True)

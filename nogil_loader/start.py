@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal, TypeVar
 
+from nogil_loader.mixture import Mixture
 from nogil_loader.pipeline import Pipeline
+from nogil_loader.sources.arrays import Arrays, Column
+from nogil_loader.sources.base import StreamSource
+from nogil_loader.sources.combine import Zipped
 from nogil_loader.sources.files import Files, Labels
 from nogil_loader.sources.iterable import Iterable_
+from nogil_loader.sources.lines import Lines
+from nogil_loader.sources.locations import Location
+from nogil_loader.sources.queue import Gettable, Queue_
 from nogil_loader.sources.sequence import Data, Sequence_
+from nogil_loader.sources.store import STORE_THREADS, Store
+from nogil_loader.sources.tar import Tar
+from nogil_loader.sources.tar_stream import TarStream
+from nogil_loader.sources.zip import Zip
 
 Sample = dict[str, object]
+T = TypeVar("T")
 
 
 def from_sequence(data: Data) -> Pipeline[object]:
@@ -47,3 +60,136 @@ def from_files(
     the path below it. ``extensions``: only names that end in one of these, in any case.
     """
     return Pipeline(Files(root, pattern, labels, extensions))
+
+
+def from_arrays(
+    data: Mapping[str, Column] | Column,
+    *,
+    window: int | None = None,
+    stride: int | None = None,
+) -> Pipeline[object]:
+    """Rows (or windows of rows) of arrays: npy and npz files, memory-mapped, or arrays.
+
+    ``data``: an array or a path, or a dict of them with equally many rows; samples are rows,
+    or dicts of rows. ``window``: that many consecutive rows as one sample, beginning every
+    ``stride`` rows.
+
+    >>> import numpy as np
+    >>> import nogil_loader as nl
+    >>> list(nl.from_arrays({"x": np.arange(4) * 2}))[3]["x"]
+    np.int64(6)
+    """
+    return Pipeline(Arrays(data, window, stride))
+
+
+def from_lines(
+    files: Location | Sequence[Location], *, threads: int | None = None
+) -> Pipeline[object]:
+    """The lines of text files, plain or gzip, each found by an index: samples are bytes.
+
+    See ``sources.lines.Lines`` for the index and where it is kept.
+    """
+    return Pipeline(Lines(files, threads))
+
+
+def from_tar(
+    shards: Location | Sequence[Location],
+    *,
+    fields: Sequence[str] | None = None,
+    truncated: Literal["raise", "keep"] = "raise",
+    duplicates: Literal["raise", "last"] = "raise",
+    threads: int | None = None,
+    stream: bool = False,
+) -> Pipeline[object]:
+    """Tar shards in the naming of WebDataset: members with one stem are one sample.
+
+    Samples are dicts of bytes by extension, with ``"__key__"``. An index makes any sample
+    reachable from any thread, so that ``shuffle`` is global. ``fields``: only these.
+    ``stream``: read from front to back, for pipes and what cannot be indexed.
+    """
+    if stream:
+        return Pipeline(TarStream(shards, fields, duplicates))
+    return Pipeline(Tar(shards, fields, truncated, duplicates, threads))
+
+
+def from_zip(
+    archives: Location | Sequence[Location],
+    *,
+    labels: Literal["folder"] | None = None,
+    extensions: Sequence[str] | None = None,
+    threads: int | None = None,
+) -> Pipeline[object]:
+    """The files in zip archives, in the order of their directories.
+
+    Samples are dicts with ``"path"`` and ``"bytes"``, with ``labels`` also ``"label"``.
+    """
+    return Pipeline(Zip(archives, labels, extensions, threads))
+
+
+def from_store(
+    where: str | Sequence[str],
+    *,
+    extensions: Sequence[str] | None = None,
+    threads: int = STORE_THREADS,
+) -> Pipeline[object]:
+    """The objects below an address: ``s3://``, ``gs://``, ``az://``, ``https://``, ``file://``.
+
+    Samples are dicts with ``"path"`` and ``"bytes"``. Reading has ``threads`` of its own, each
+    with one request in flight. Plain HTTP(S) needs no extra; the others need
+    ``nogil_loader[store]``.
+    """
+    return Pipeline(Store(where, extensions, threads))
+
+
+def from_queue(queue: Gettable, *, sentinel: object = None) -> Pipeline[object]:
+    """Live data: what comes out of a ``queue.Queue`` or ``SimpleQueue``.
+
+    It ends at the ``sentinel``, or when the queue is shut down. ``batch(n, max_wait=s)`` bounds
+    how long a sample waits for its batch.
+    """
+    return Pipeline(Queue_(queue, sentinel))
+
+
+def mix(
+    pipelines: Sequence[Pipeline[T]],
+    weights: Sequence[float],
+    *,
+    seed: int = 0,
+    stop: str = "first",
+) -> Pipeline[T]:
+    """Several pipelines' data as one, in exact long-run proportions.
+
+    ``pipelines``: data with nothing but order stages (``shuffle``, ``take``, ``skip``,
+    ``repeat``); what is done with the samples comes after the mix. ``weights``: one positive
+    number each. ``stop``: ``"first"`` ends where a source has no more, ``"all"`` when each was
+    seen whole, ``"never"`` starts them again without end.
+
+    >>> import nogil_loader as nl
+    >>> both = nl.mix([nl.from_sequence("aaaaaa"), nl.from_sequence("bb")], weights=[3, 1])
+    >>> sorted(both)
+    ['a', 'a', 'a', 'a', 'a', 'a', 'b', 'b']
+    """
+    children = []
+    for pipeline in pipelines:
+        if isinstance(pipeline.source, (StreamSource, Mixture)):
+            raise TypeError("mix needs data with random access: no streams, and no mixes of mixes")
+        children.append((pipeline.source, pipeline.chain))
+    return Pipeline(Mixture(tuple(children), tuple(weights), seed, stop))
+
+
+def zip_sources(*pipelines: Pipeline[Sample]) -> Pipeline[Sample]:
+    """Sample ``i`` of every pipeline as one: dicts merged, anything else a tuple.
+
+    The pipelines are bare data of equal length; order and ops come after the zip.
+
+    >>> import nogil_loader as nl
+    >>> left, right = nl.from_sequence([{"x": 1}]), nl.from_sequence([{"y": 2}])
+    >>> list(nl.zip_sources(left, right))
+    [{'x': 1, 'y': 2}]
+    """
+    sources = []
+    for pipeline in pipelines:
+        if pipeline.chain or isinstance(pipeline.source, (StreamSource, Mixture)):
+            raise TypeError("zip_sources takes bare data with random access: no stages, no streams")
+        sources.append(pipeline.source)
+    return Pipeline(Zipped(tuple(sources)))

@@ -166,15 +166,14 @@ class Feed:
             for _ in range(block.count):
                 self._bytes_claimed += self._sizes.popleft()
 
-    def place(self, unit: int) -> tuple[JSON, int]:
-        """For a state: the last snapshot at or before the unit, and how far behind it it is."""
-        state: JSON = None
-        at = 0
+    def place(self, unit: int) -> tuple[int, JSON] | None:
+        """For a state: the last snapshot at or before the unit, if the stream takes any."""
+        place: tuple[int, JSON] | None = None
         for number, snapshot in list(self.snapshots):
             if number > unit:
                 break
-            at, state = number, snapshot
-        return state, unit - at
+            place = number, snapshot
+        return place
 
     def forget(self, unit: int) -> None:
         """Snapshots that no state will need any more, with everything before ``unit`` taken."""

@@ -1,11 +1,12 @@
 """What a run executes: the ops of every level, the data, and how groups become batches.
 
-A ``Program`` is made by ``plan`` for one pass and shared, read-only, by its workers.
+A ``Program`` is made by ``plan`` for one pass and shared, read-only, by its workers; what a
+worker needs for itself is bound once, in its own thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -13,14 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nogil_loader.engine.batches import Allocate
+from nogil_loader.engine.cached import Keep, Lookup, PassBy, Store
 from nogil_loader.engine.core import Block, CoreSpec
-from nogil_loader.engine.steps import FLAT_MAP, MEASURE, READ, Op, Step, bind
+from nogil_loader.engine.steps import KEEP, READ, Fn, Op, Step, bind, on_field
+from nogil_loader.engine.warm import PerWorker, Warm
 from nogil_loader.position.keys import Keyed
 from nogil_loader.position.order import Order, Sequential
 from nogil_loader.sources.base import Reader, StreamReader
+from nogil_loader.sources.combine import MixedReader
 
 Collate: TypeAlias = "Callable[[list[object], object], object]"
 """(samples in row order, layout of the group) -> batch."""
+AnyReader: TypeAlias = "Reader | StreamReader | MixedReader"
 
 _AHEAD = 1024
 """Units that are located at a time."""
@@ -34,7 +39,7 @@ class Program:
     ops: tuple[tuple[Op, ...], ...]
     collates: tuple[Collate | None, ...]
     """By level: how its groups become batches; None stacks them."""
-    reader: Reader | StreamReader
+    reader: AnyReader
     order: Order | None
     """Where units are in the data; None for a stream."""
     epoch: int = 0
@@ -42,23 +47,16 @@ class Program:
     allocate: Allocate = np.empty
     kinds: tuple[str, ...] = ("workers",)
     """Names of the kinds of threads."""
-    keepers: tuple[Callable[[], None], ...] = field(default=())
-    """Called once when the run is over (caches, devices, process pools)."""
+    warm: Warm = field(default_factory=Warm)
+    """Objects that workers have for themselves."""
+    store: Store | None = None
+    """The cache, if there is one."""
+    keepers: tuple[Callable[[], None], ...] = ()
+    """Called once when the run is over."""
 
 
 class Places:
     """Where units are, for one worker: a stretch of units is located at a time."""
-
-    __slots__ = (
-        "_epoch",
-        "_indices",
-        "_order",
-        "_positions",
-        "_reader",
-        "_start",
-        "_stop",
-        "plain",
-    )
 
     def __init__(self, program: Program) -> None:
         order = program.order
@@ -66,9 +64,11 @@ class Places:
         self._epoch = program.epoch
         self._reader = program.reader
         self.plain = order is None or isinstance(order, Sequential)
+        """Whether unit, position and index are one and the same."""
         self._start = self._stop = 0
         self._positions: list[int] = []
         self._indices: list[int] = []
+        self._sources: list[int] | None = None
 
     def _locate(self, unit: int) -> None:
         order = self._order
@@ -80,6 +80,7 @@ class Places:
         located = order.locate(units, self._epoch)
         self._positions = located.positions.tolist()
         self._indices = located.indices.tolist()
+        self._sources = None if located.sources is None else located.sources.tolist()
         self._start, self._stop = unit, stop
 
     def position(self, unit: int) -> int:
@@ -91,12 +92,17 @@ class Places:
         return self._positions[unit - self._start]
 
     def index(self, unit: int) -> int:
-        """The identity of the unit in the source."""
+        """The identity of the unit in its source."""
         if self.plain:
             return unit
         if not self._start <= unit < self._stop:
             self._locate(unit)
         return self._indices[unit - self._start]
+
+    def source(self, unit: int) -> int:
+        """The number of the source that the unit comes from, in a mix."""
+        self.index(unit)
+        return 0 if self._sources is None else self._sources[unit - self._start]
 
     def reference(self, block: Block, index: int) -> object:
         """What names a cell of a block to people."""
@@ -107,7 +113,10 @@ class Places:
 
     def ref(self, unit: int) -> object:
         """What names a unit of level 0 to people."""
-        return self._reader.ref(self.index(unit))
+        reader = self._reader
+        if isinstance(reader, MixedReader):
+            return reader.ref(self.source(unit), self.index(unit))
+        return reader.ref(self.index(unit))
 
 
 def bind_steps(program: Program, places: Places) -> list[list[Step]]:
@@ -116,29 +125,38 @@ def bind_steps(program: Program, places: Places) -> list[list[Step]]:
 
 
 def _bind(op: Op, program: Program, places: Places) -> Step:
-    keyed = Keyed(program.seed, program.epoch, op.name) if op.rng else None
+    store = program.store
     if op.kind == READ:
-        return Step(op, _bind_read(program, places), keyed)
-    return Step(op, bind(op.fn), keyed)
+        read = _bind_read(program, places)
+        if op.cached and store is not None:
+            return Step(op, Lookup(store, read, places.index), None)
+        return Step(op, read, None)
+    if op.kind == KEEP:
+        assert store is not None
+        return Step(op, Keep(store), None)
+    fn = program.warm.of(op.fn) if isinstance(op.fn, PerWorker) else bind(op.fn)
+    keyed = Keyed(program.seed, program.epoch, op.name) if op.rng else None
+    if op.cached:
+        return Step(op, PassBy(on_field(fn, op), keyed), None, whole=True)
+    return Step(op, fn, keyed)
 
 
-def _bind_read(program: Program, places: Places) -> Callable[[int], object]:
+def _bind_read(program: Program, places: Places) -> Fn:
     reader = program.reader
+    index = places.index
+    if isinstance(reader, MixedReader):
+        mixed, source = reader.bind(), places.source
+
+        def read_one_of(unit: int) -> object:
+            return mixed(source(unit), index(unit))
+
+        return read_one_of
     assert isinstance(reader, Reader)
     get = reader.bind()
     if places.plain:
         return get
-    index = places.index
 
     def read(unit: int) -> object:
         return get(index(unit))
 
     return read
-
-
-def names(levels: Sequence[Sequence[Op]]) -> list[str]:
-    """The names of all ops, in order, as people know them."""
-    return [op.name for ops in levels for op in ops if op.kind != MEASURE]
-
-
-__all__ = ["FLAT_MAP", "Collate", "Places", "Program", "bind_steps", "names"]

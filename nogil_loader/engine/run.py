@@ -24,11 +24,13 @@ from nogil_loader import runtime
 from nogil_loader.engine.core import Delivery, Failure, Point
 from nogil_loader.engine.counting import count
 from nogil_loader.engine.errors import ForkedRun, RunClosed
+from nogil_loader.engine.origin import Origin, Returned
 from nogil_loader.engine.program import Places
 from nogil_loader.engine.steps import Final
 from nogil_loader.engine.workers import Engine, finished
 from nogil_loader.observe.counts import ConsumerCount, MachineCount
 from nogil_loader.observe.report import Report
+from nogil_loader.sources.base import JSON
 
 T = TypeVar("T")
 
@@ -45,8 +47,10 @@ class Run(Generic[T]):
     so that it is closed at once whatever happens in the body.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, origin: Origin) -> None:
         self._engine = engine
+        self._origin = origin
+        self._returned = None if engine.program.core.ordered else Returned(origin.point)
         self._pid = os.getpid()
         self._ready: deque[tuple[Delivery, int]] = deque()
         self._last: tuple[Delivery, int] | None = None
@@ -95,6 +99,8 @@ class Run(Generic[T]):
                 continue  # another thread was faster
             value = finished(delivery.values[index])
             self._last = here
+            if self._returned is not None:
+                self._returned.add(delivery, index)
             self.yielded += 1
             return cast(T, value)
 
@@ -170,10 +176,30 @@ class Run(Generic[T]):
 
     # Where it is ------------------------------------------------------------------------
 
-    def point(self) -> Point | None:
-        """Where the value that was last handed out ends; None before the first."""
+    def state(self) -> dict[str, JSON]:
+        """Where the value that was handed out last ends: JSON, some numbers.
+
+        ``Pipeline.run(resume=state)`` goes on with the very next one; what was prefetched is
+        not counted as delivered. Before the first value it is where the run began. Raises
+        ``ValueError`` where there can be no state: with ``batch(max_wait=...)``, and with
+        ``ordered=False`` and nothing batched.
+        """
         last = self._last
-        return None if last is None else last[0].point(last[1])
+        if self._returned is not None:
+            point, beyond = self._returned.state()
+        else:
+            point, beyond = None if last is None else last[0].point(last[1]), ()
+        return self._origin.state(point, beyond, self._snapshot(point))
+
+    def _snapshot(self, point: Point | None) -> tuple[int, JSON] | None:
+        """For a stream that can say where it is: the last snapshot before the point."""
+        feed = self._engine.feed
+        if feed is None:
+            return None
+        point = self._origin.point if point is None else point
+        while point is not None and point.below is not None:
+            point = point.below
+        return feed.place(0 if point is None else point.unit)
 
     # Where the time goes ----------------------------------------------------------------
 

@@ -28,7 +28,8 @@ from nogil_loader.position.keys import Keyed
 Failed: TypeAlias = "list[tuple[int, BaseException]]"
 Fn: TypeAlias = "Callable[..., object]"
 
-READ, MAP, FILTER, FLAT_MAP, MEASURE = "read", "map", "filter", "flat_map", "measure"
+READ, MAP, FILTER, FLAT_MAP = "read", "map", "filter", "flat_map"
+MEASURE, KEEP = "measure", "keep"
 _PROMISE = "promise"
 """A map whose results may be futures: those stay bare until they are settled."""
 
@@ -46,6 +47,8 @@ class Op:
     timed: bool = False
     future: bool = False
     substitute: Fn | None = None
+    cached: bool = False
+    """There is a cache further down, whose hits this op passes by."""
 
 
 class Slot:
@@ -103,12 +106,13 @@ class Step:
 
     __slots__ = ("fn", "future", "key", "keyed", "kind", "name", "op", "substitute", "timed", "to")
 
-    def __init__(self, op: Op, fn: Fn, keyed: Keyed | None) -> None:
+    def __init__(self, op: Op, fn: Fn, keyed: Keyed | None, *, whole: bool = False) -> None:
+        """``whole``: ``fn`` takes whole cells, whatever field the op is meant for."""
         self.op = op
         self.kind = _PROMISE if op.future else op.kind
         self.name = op.name
         self.fn = fn
-        self.key = op.key
+        self.key = None if whole else op.key
         self.to = op.key if op.to is None else op.to
         self.keyed = keyed
         self.timed = op.timed
@@ -164,7 +168,7 @@ def course(first: int, steps: Sequence[Step]) -> Course | None:
     """The steps as a plain course, if that is what they are."""
     for step in steps:
         special = step.timed or step.future or step.keyed is not None or step.key is not None
-        if special or step.kind not in (READ, MAP):
+        if special or step.kind in (FILTER, FLAT_MAP):
             return None
     return Course(first, [step.fn for step in steps])
 
@@ -335,6 +339,31 @@ def _call_field(
             return
         except BaseException as error:
             _note(out, failed, _explain(error, key, cell))
+
+
+def on_field(fn: Fn, op: Op) -> Fn:
+    """``fn`` as a function of whole samples, where the op is meant for one field."""
+    if op.key is None:
+        return fn
+    return _OnField(fn, op.key, op.key if op.to is None else op.to)
+
+
+class _OnField:
+    def __init__(self, fn: Fn, key: object, to: object) -> None:
+        self._fn = fn
+        self._key = key
+        self._to = to
+
+    def __call__(self, sample: object, *rng: object) -> object:
+        key = self._key
+        try:
+            value = self._fn(sample[key], *rng)  # type: ignore[index]
+        except BaseException as error:
+            raised = _explain(error, key, sample)
+            if raised is error:
+                raise
+            raise raised from error
+        return _replaced(sample, key, self._to, value)
 
 
 def _field(fn: Fn, key: object, to: object, kind: str, cell: object) -> object:

@@ -38,6 +38,7 @@ class Core:
         self.levels = _levels(spec, start.point)
         self.source = self.levels[0]
         self.source.stop = start.length
+        self.source.partial = start.partial
         self.last = self.levels[-1]
         self.kinds = _segments(spec, self.levels)
         """Segments by kind of worker, the most downstream first."""
@@ -191,8 +192,10 @@ class Core:
             if task.slots is not None and self._written(task, block, now):
                 level.front += block.count  # in turn, and nothing is whole by it
                 level.judged += block.count
-                return
-            self._arrive(level, block, now)
+                if level.front != level.stop:
+                    return
+            else:
+                self._arrive(level, block, now)
         self._settle(now)
 
     def _arrive(self, level: Level, block: Block, now: float) -> None:

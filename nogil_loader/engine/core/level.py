@@ -9,7 +9,7 @@ Guarantees
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from nogil_loader.engine.core.block import Block, Failure, Ident, Skip, as_tuple, unit_of
@@ -18,6 +18,7 @@ from nogil_loader.position.grouping import Group, Grouper
 
 if TYPE_CHECKING:
     from nogil_loader.engine.core.segment import Segment
+    from nogil_loader.position.rest import Wanted
 
 _SHARE_FROM = 100
 """A share of skips is judged once this many units were seen."""
@@ -133,6 +134,8 @@ class Level:
         self.point = point if point is not None else Point(0)
         """Where the last closed group ended."""
         self.after: Ident | None = self.point.after
+        self.partial: Mapping[int, Wanted] = {}
+        """Units of which only some children are still to be shown."""
         self.dropped = self.point.dropped
         self.replay: dict[int, frozenset[Ident]] = {}
         """Stand-in unit -> the cells of a unit before the point that are pending."""
@@ -140,8 +143,9 @@ class Level:
         """Stand-in unit -> the unit it stands for."""
         if self.point.pending:
             self._plan_replay(self.point.pending)
-        if self.grouper is not None and point is not None:
-            self.grouper.restore(point.memo, len(point.pending))  # type: ignore[arg-type]
+        begun = self.point.pending or self.point.memo is not None
+        if self.grouper is not None and begun:
+            self.grouper.restore(self.point.memo, len(self.point.pending))  # type: ignore[arg-type]
         self.first = self.front = self.point.unit - len(self.replay)
         self.stop: int | None = None
         """The unit after the last: of the data, or the failing one."""
@@ -297,12 +301,16 @@ class Level:
             self.failure = Failure(self.number, skip.ident, op, ExceptionGroup(what, cause))
 
     def _accounted(self, ident: Ident) -> bool:
-        return self.after is not None and as_tuple(ident) <= as_tuple(self.after)
+        """Whether an earlier run has delivered (or dropped) this cell."""
+        if self.after is not None and as_tuple(ident) <= as_tuple(self.after):
+            return True
+        unit, *child = as_tuple(ident)
+        return unit in self.partial and tuple(child) not in self.partial[unit]
 
     def _accept(self, block: Block, now: float) -> None:
         if block.start in self.replay:
             self._keep_pending(block, self.replay[block.start])
-        elif self.after is not None:
+        elif self.after is not None or self.partial:
             self._pass_over(block)
         if self.number > 0:
             self._take_over(block)

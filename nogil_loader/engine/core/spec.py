@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from nogil_loader.engine.core.level import Point
     from nogil_loader.position.grouping import Grouper
+    from nogil_loader.position.rest import Wanted
 
 CPU = 0
 """The kind of the shared workers; higher kinds are private sets of threads."""
@@ -105,5 +106,7 @@ class RunStart:
     """Streams: samples to read and forget before the first unit."""
     point: Point | None = None
     """Where an earlier run stopped."""
+    partial: Mapping[int, Wanted] = field(default_factory=dict)
+    """Units of level 0 of which only some children are still to be shown."""
     beyond: frozenset[int] = frozenset()
     """Numbers of last-level units delivered out of order beyond the point."""

@@ -1,0 +1,1 @@
+"""Where ``cache`` keeps samples: in memory, or in a folder."""

@@ -1,0 +1,221 @@
+"""A session: the opened data and everything else that the runs over it share.
+
+Guarantees
+- One run has a session of its own and ends it; ``epochs`` has one for all its runs.
+- Whatever a session opened is closed once, when the last thread that uses it is gone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import fields, replace
+
+from nogil_loader import plan, runtime, stages
+from nogil_loader.caches.memory import MemoryCache
+from nogil_loader.engine.batches import sizeof
+from nogil_loader.engine.cached import Store
+from nogil_loader.engine.core import Point, RunStart
+from nogil_loader.engine.origin import Origin, point_of
+from nogil_loader.engine.program import AnyReader
+from nogil_loader.engine.run import Run
+from nogil_loader.engine.threads import Threads
+from nogil_loader.engine.warm import Warm
+from nogil_loader.engine.workers import Engine
+from nogil_loader.mixture import Mixture
+from nogil_loader.position.order import Order, Sequential
+from nogil_loader.position.rest import Rest
+from nogil_loader.position.state import Resumed, State
+from nogil_loader.sources.base import JSON, Source, StreamReader, StreamSource
+from nogil_loader.streams import StreamView
+
+AnySource = Source | StreamSource | Mixture
+
+
+class Session:
+    """See the top of this module."""
+
+    def __init__(self, source: AnySource, chain: Sequence[stages.Stage]) -> None:
+        self._source = source
+        self._chain = tuple(chain)
+        self._layout = plan.lay_out(self._chain, is_stream(source))
+        self.rank = rank_of(self._layout.shard)
+        self._warm = Warm()
+        self._closed = threading.Lock()
+        self._reader: AnyReader | None = None
+        self._base: Order = Sequential(None)
+        if not isinstance(source, StreamSource):
+            self._reader, self._base = open_source(source)
+        self._store = self._make_store()
+
+    def _make_store(self) -> Store | None:
+        cache = next((s for s in self._chain if isinstance(s, stages.Cache)), None)
+        if cache is None or self._reader is None:
+            return None
+        if cache.where == "memory":
+            return MemoryCache(cache.max_bytes, sizeof)
+        raise ValueError(f"cache({cache.where!r}): only 'memory' keeps samples so far")
+
+    def start(
+        self,
+        *,
+        epoch: int = 0,
+        seed: int = 0,
+        ordered: bool = True,
+        resume: Mapping[str, JSON] | None = None,
+        allow_changes: bool = False,
+        executor: Executor | None = None,
+        pool: Threads | None = None,
+        exhausted: Callable[[], None] | None = None,
+        last: bool = True,
+    ) -> Run[object]:
+        """Begin a run. ``last``: the session ends with it."""
+        runtime.guard()
+        state = None if resume is None else State.from_json(resume)
+        if state is not None:
+            epoch, seed = state.epoch, state.seed
+        rank, world = self.rank or (0, 1)
+        resumed = None if state is None else state.resume(rank, world)
+        point = None if resumed is None else point_of(resumed.levels)
+        reader, passed = self._open(state, 0 if point is None else _bottom(point).unit)
+        rest = Rest() if resumed is None else resumed.rest
+        program = plan.compose(
+            self._chain,
+            reader,
+            self._base,
+            epoch=epoch,
+            seed=seed,
+            ordered=ordered,
+            rank=self.rank,
+            rest=rest.order,
+        )
+        stream = isinstance(reader, StreamReader)
+        keepers: tuple[Callable[[], None], ...] = (self.close,) if last else ()
+        program = replace(program, warm=self._warm, store=self._store, keepers=keepers)
+        whole = plan.arrange(self._layout, self._base)
+        origin = Origin(
+            fingerprint={"data": reader.fingerprint(), "pipeline": describe(self._chain)},
+            seed=seed,
+            epoch=epoch,
+            length=None if stream else whole.length,
+            rank=rank,
+            world=world,
+            rest=rest,
+            point=point,
+            levels=len(program.core.levels),
+            refusal=self._refusal(),
+        )
+        if state is not None:
+            state.check(origin.fingerprint, allow_changes=allow_changes)
+        engine = Engine(
+            program, self._run_start(program.order, stream, passed, point, resumed),
+            pool, executor, exhausted,
+        )  # fmt: skip
+        run: Run[object] = Run(engine, origin)
+        engine.start()
+        return run
+
+    def _open(self, state: State | None, unit: int) -> tuple[AnyReader, int]:
+        """The reader, and how many samples of a stream to pass over first."""
+        if self._reader is not None:
+            return self._reader, 0
+        assert isinstance(self._source, StreamSource)
+        snapshot = state.snapshot if state is not None else None
+        if snapshot is not None and snapshot[0] <= unit:
+            return self._view(self._source.open(snapshot[1])), unit - snapshot[0]
+        return self._view(self._source.open()), unit
+
+    def _view(self, reader: StreamReader) -> StreamReader:
+        if not self._layout.orders:
+            return reader
+        return StreamView(reader, self._layout.orders, self.rank)
+
+    @staticmethod
+    def _run_start(
+        order: Order | None,
+        stream: bool,
+        passed: int,
+        point: Point | None,
+        resumed: Resumed | None,
+    ) -> RunStart:
+        start = RunStart(
+            length=None if stream or order is None else order.length,
+            stream=stream,
+            passed=passed,
+            point=point,
+        )
+        if resumed is None:
+            return start
+        return replace(start, beyond=frozenset(resumed.beyond), partial=resumed.partial)
+
+    def _refusal(self) -> str | None:
+        if self._layout.timed_batches:
+            return "batch(max_wait=...) lets time decide what is in a batch: there is no state"
+        return None
+
+    def close(self) -> None:
+        """Give back everything. Idempotent, from any thread."""
+        if not self._closed.acquire(blocking=False):
+            return
+        self._warm.close()
+        if self._store is not None:
+            self._store.close()
+        if self._reader is not None:
+            self._reader.close()
+
+
+def is_stream(source: AnySource) -> bool:
+    """Whether the source only comes in order."""
+    return bool(getattr(source, "stream", False))
+
+
+def open_source(source: Source | Mixture) -> tuple[AnyReader, Order]:
+    """The opened data, and its order as it lies."""
+    if isinstance(source, Mixture):
+        mixed = source.open()
+        return mixed, source.order(mixed)
+    reader = source.open()
+    return reader, Sequential(len(reader))
+
+
+def rank_of(shard: stages.Shard | None) -> tuple[int, int] | None:
+    """This process's part, where the chain asks for one."""
+    if shard is None:
+        return None
+    if shard.rank is not None and shard.world_size is not None:
+        return shard.rank, shard.world_size
+    return 0, 1
+
+
+def describe(chain: Sequence[stages.Stage]) -> list[str]:
+    """What of a chain decides the stream of batches; threads and budgets do not."""
+    told = []
+    for stage in chain:
+        if isinstance(stage, (stages.Workers, stages.Memory, stages.Prefetch, stages.ToDevice)):
+            continue
+        if isinstance(stage, stages.Op):
+            stage = replace(
+                stage, threads=None, limit=None, serial=False, in_flight=None, timeout=None,
+                gil_fallback="thread", name=stage.title,
+            )  # fmt: skip
+        if isinstance(stage, stages.Shard):
+            stage = replace(stage, rank=None, world_size=None)
+        told.append(_plainly(stage))
+    return told
+
+
+def _plainly(stage: stages.Stage) -> str:
+    """The stage with functions by name only: where their code lies may change."""
+    parts = []
+    for field in fields(stage):
+        value: object = getattr(stage, field.name)
+        if value != field.default:
+            parts.append(f"{field.name}={stages.name_of(value) if callable(value) else value!r}")
+    return f"{type(stage).__name__.lower()}({', '.join(parts)})"
+
+
+def _bottom(point: Point) -> Point:
+    while point.below is not None:
+        point = point.below
+    return point
