@@ -6,8 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nogil_loader.position.bucketing import Buckets
+from tests.position.laws import law
 
 
+@law
 @given(st.lists(st.integers(0, 50), max_size=100))
 def test_every_output_of_a_group_belongs_to_its_bucket(sizes: list[int]) -> None:
     buckets = Buckets([10, 20, 30], [4, 3, 2, 1])

@@ -12,6 +12,7 @@ from nogil_loader.position.bucketing import Buckets
 from nogil_loader.position.grouping import Batches, Group, Grouper
 from nogil_loader.position.packing import Segment, packs
 from nogil_loader.position.stretch import Stretch
+from tests.position.laws import law
 
 LENGTH = 12
 sizes_of_outputs = st.lists(st.integers(0, LENGTH), max_size=120)
@@ -56,6 +57,7 @@ def shown(groups: list[Group], names: list[int]) -> list[tuple[list[int], object
     return [([names[item] for item in group.items], group.layout) for group in groups]
 
 
+@law
 @given(makers(), sizes_of_outputs, st.lists(st.integers(0, 20)))
 def test_groups_do_not_depend_on_how_pushes_are_cut(
     make: Make, sizes: list[int], pushes: list[int]
@@ -63,6 +65,7 @@ def test_groups_do_not_depend_on_how_pushes_are_cut(
     assert run(make(), sizes) == run(make(), sizes, pushes)
 
 
+@law
 @given(makers(), sizes_of_outputs, st.lists(st.integers(0, 200), max_size=3))
 def test_cut_at_any_groups_the_same_groups_follow(
     make: Make, sizes: list[int], cuts: list[int]
@@ -87,6 +90,7 @@ def test_cut_at_any_groups_the_same_groups_follow(
     assert followed == whole
 
 
+@law
 @given(makers(), sizes_of_outputs)
 def test_every_output_is_grouped_pending_or_dropped_at_the_end(
     make: Make, sizes: list[int]
@@ -104,6 +108,7 @@ def test_every_output_is_grouped_pending_or_dropped_at_the_end(
         assert (closed - cut).isdisjoint(group.pending)
 
 
+@law
 @given(makers(), sizes_of_outputs, sizes_of_outputs)
 def test_after_a_boundary_a_grouper_is_as_new(
     make: Make, before: list[int], after: list[int]
@@ -116,6 +121,7 @@ def test_after_a_boundary_a_grouper_is_as_new(
     assert shown(run(grouper, after), names) == shown(run(make(), after), list(range(len(after))))
 
 
+@law
 @given(st.integers(1, 9), st.lists(st.integers(0, 30)), drops)
 def test_batches_are_consecutive(size: int, pushes: list[int], drop_last: bool) -> None:
     batches = Batches(size, drop_last=drop_last)

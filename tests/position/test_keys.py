@@ -8,11 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nogil_loader.position.keys import Keyed, stage_key
+from tests.position.laws import law
 
 places = st.integers(0, 2**62)
 children = st.lists(st.integers(0, 2**31), max_size=4).map(tuple)
 
 
+@law
 @given(st.integers(0, 2**64), st.integers(0, 9), st.text(max_size=9), places, children)
 def test_what_is_drawn_depends_on_the_place_alone(
     seed: int, epoch: int, stage: str, place: int, children: tuple[int, ...]
@@ -25,6 +27,7 @@ def test_what_is_drawn_depends_on_the_place_alone(
     assert Keyed(seed, epoch, stage)(place, *children).integers(2**63, size=3).tolist() == first
 
 
+@law
 @given(places, children, places, children)
 def test_other_places_give_other_draws(
     one: int, one_children: tuple[int, ...], two: int, two_children: tuple[int, ...]

@@ -11,6 +11,7 @@ from nogil_loader.position.mix import WINDOW, Mix, Schedule, whole_weights
 from nogil_loader.position.order import Repeat, Sequential, Shuffled
 from nogil_loader.position.permutation import SHORT
 from nogil_loader.position.shard import Shard
+from tests.position.laws import law
 
 weights = st.lists(st.integers(1, 3000), min_size=1, max_size=6)
 
@@ -27,6 +28,7 @@ def test_decimal_weights_are_taken_as_written() -> None:
     assert sum(whole_weights([1 / 3, 2 / 3, 1e-9])) <= 2**30 + 3
 
 
+@law
 @given(weights)
 def test_the_schedule_is_exact_over_its_cycle_and_counts_turns(weights: list[int]) -> None:
     schedule = Schedule(tuple(weights))
@@ -42,6 +44,7 @@ def test_the_schedule_is_exact_over_its_cycle_and_counts_turns(weights: list[int
             assert schedule.count(source, places) == np.count_nonzero(own < places)
 
 
+@law
 @given(weights)
 def test_the_schedule_never_strays_far_from_the_proportions(weights: list[int]) -> None:
     total = sum(weights)
@@ -52,6 +55,7 @@ def test_the_schedule_never_strays_far_from_the_proportions(weights: list[int]) 
         assert np.abs(counted - expected).max() <= 3
 
 
+@law
 @given(weights, st.integers(0, 5), st.data())
 def test_stop_first_shows_nothing_twice_and_ends_where_a_source_does(
     weights: list[int], epoch: int, data: st.DataObject
@@ -69,6 +73,7 @@ def test_stop_first_shows_nothing_twice_and_ends_where_a_source_does(
     assert any(counts == lengths)
 
 
+@law
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=4), st.integers(0, 5), st.data())
 def test_stop_all_shows_every_source_whole_and_the_longest_once(
     weights: list[int], epoch: int, data: st.DataObject
@@ -116,6 +121,7 @@ def test_no_stride_of_ranks_misses_a_source(weights: list[int], world: int) -> N
         assert deviation.max() < 5
 
 
+@law
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=5), st.integers(0, 4))
 def test_short_cycles_keep_the_order_of_each_source(weights: list[int], epoch: int) -> None:
     mix = Mix([Sequential(200) for _ in weights], weights, seed=1)

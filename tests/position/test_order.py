@@ -21,6 +21,7 @@ from nogil_loader.position.order import (
     WindowShuffled,
 )
 from nogil_loader.position.shard import Shard, Wrap
+from tests.position.laws import law
 
 
 def units(count: int) -> np.ndarray:
@@ -63,6 +64,7 @@ def orders() -> st.SearchStrategy[Order]:
     )
 
 
+@law
 @given(orders(), st.integers(0, 3), st.data())
 def test_any_units_in_any_order_are_located_as_all_of_them_are(
     order: Order, epoch: int, data: st.DataObject
@@ -76,12 +78,14 @@ def test_any_units_in_any_order_are_located_as_all_of_them_are(
     assert some == [everything[unit] for unit in chosen]
 
 
+@law
 @given(orders(), st.integers(0, 3))
 def test_a_global_order_numbers_its_positions_from_zero(order: Order, epoch: int) -> None:
     length = order.length or 0
     assert order.locate(units(length), epoch).positions.tolist() == list(range(length))
 
 
+@law
 @given(orders(), st.integers(0, 5), st.integers(0, 5))
 def test_epochs_given_one_by_one_agree_with_one_for_all(order: Order, one: int, two: int) -> None:
     count = min(order.length or 0, 40)

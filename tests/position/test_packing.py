@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from nogil_loader.position.grouping import Group
 from nogil_loader.position.packing import Algorithm, Segment, packs
+from tests.position.laws import law
 
 algorithms = st.sampled_from(["first_fit", "best_fit", "concat"])
 
@@ -27,6 +28,7 @@ def pack_all(
     return grouper.push(len(sizes), sizes) + grouper.flush()
 
 
+@law
 @given(algorithms, st.lists(st.integers(0, 30), max_size=80), st.integers(1, 4), st.integers(1, 5))
 def test_every_token_lies_in_exactly_one_place(
     algorithm: Algorithm, sizes: list[int], rows: int, bound: int
@@ -48,6 +50,7 @@ def test_every_token_lies_in_exactly_one_place(
     assert seen == sizes
 
 
+@law
 @given(st.sampled_from(["first_fit", "best_fit"]), st.lists(st.integers(0, 30), max_size=80))
 def test_fitting_never_cuts_an_output_and_begins_rows_at_zero(
     algorithm: Literal["first_fit", "best_fit"], sizes: list[int]

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nogil_loader.position.permutation import LONGEST, SHORT, Permutation, derive, permute
+from tests.position.laws import law
 
 
 def test_is_a_bijection_for_every_length_up_to_2000() -> None:
@@ -20,6 +21,7 @@ def test_is_a_bijection_for_every_length_up_to_2000() -> None:
         assert np.array_equal(np.sort(images), np.arange(length))
 
 
+@law
 @given(st.integers(1, LONGEST), st.integers(0, 2**64), st.integers(0, 1000), st.data())
 def test_images_are_distinct_and_inside_at_any_length(
     length: int, seed: int, epoch: int, data: st.DataObject
@@ -30,6 +32,7 @@ def test_images_are_distinct_and_inside_at_any_length(
     assert all(0 <= image < length for image in images.tolist())
 
 
+@law
 @given(st.integers(1, 5000), st.integers(0, 2**32), st.data())
 def test_how_positions_are_cut_into_blocks_does_not_matter(
     length: int, seed: int, data: st.DataObject
@@ -41,6 +44,7 @@ def test_how_positions_are_cut_into_blocks_does_not_matter(
     assert np.array_equal(whole, parts)
 
 
+@law
 @given(st.sampled_from([1, 2, 5, SHORT, SHORT + 1, 1000, 10**9]), st.integers(0, 2**32))
 def test_one_key_for_each_position_agrees_with_one_key_for_all(length: int, seed: int) -> None:
     positions = np.linspace(0, length - 1, 40).astype(np.int64)

@@ -15,6 +15,7 @@ from nogil_loader.position.order import Sequential
 from nogil_loader.position.parse import StateMismatch
 from nogil_loader.position.rest import Ident, LevelState, Rest, Wanted
 from nogil_loader.position.shard import Remainder, Shard
+from tests.position.laws import law
 
 Cell = tuple[int, ...]
 History = tuple[list[int | None], list[tuple[int, list[float], list[bool]]]]
@@ -107,6 +108,7 @@ def histories(
     return children, cuts
 
 
+@law
 @given(histories(), st.integers(1, 6), st.sampled_from(["keep", "pad", "wrap"]))
 def test_every_cell_is_delivered_exactly_once_whatever_the_cuts(
     history: History,
@@ -135,6 +137,7 @@ def test_every_cell_is_delivered_exactly_once_whatever_the_cuts(
     assert Counter(delivered) == Counter(expected)
 
 
+@law
 @given(st.integers(0, 60), st.lists(st.tuples(st.integers(1, 7), st.floats(0, 1)), max_size=3))
 def test_with_drop_only_the_remainder_of_the_last_world_is_left_out(
     length: int, cuts: list[tuple[int, float]]
@@ -179,6 +182,7 @@ def test_duplicates_at_the_end_count_for_nothing() -> None:
     assert Rest().cut(ranks, 10) == Rest(tail=10)
 
 
+@law
 @given(
     st.lists(st.integers(0, 10**12), max_size=600, unique=True).map(sorted),
     st.dictionaries(

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from nogil_loader.position.order import Repeat, Sequential, Shuffled
 from nogil_loader.position.shard import Remainder, Shard, Wrap
+from tests.position.laws import law
 
 sizes = st.tuples(st.integers(0, 60), st.integers(1, 17))
 
@@ -32,6 +33,7 @@ def counted(ranks: list[Shard]) -> list[int]:
     return [index for shard in ranks for index in shown(shard)[0]]
 
 
+@law
 @given(sizes)
 def test_drop_leaves_out_fewer_units_than_there_are_ranks(size: tuple[int, int]) -> None:
     length, world = size
@@ -41,6 +43,7 @@ def test_drop_leaves_out_fewer_units_than_there_are_ranks(size: tuple[int, int])
     assert len(set(union)) == len(union) == length - length % world
 
 
+@law
 @given(sizes)
 def test_pad_shows_every_unit_once_unmasked(size: tuple[int, int]) -> None:
     length, world = size
@@ -50,6 +53,7 @@ def test_pad_shows_every_unit_once_unmasked(size: tuple[int, int]) -> None:
     assert sum(shown(shard)[1] for shard in ranks) == -length % world if length else True
 
 
+@law
 @given(sizes)
 def test_wrap_counts_what_it_shows_again(size: tuple[int, int]) -> None:
     length, world = size
@@ -60,6 +64,7 @@ def test_wrap_counts_what_it_shows_again(size: tuple[int, int]) -> None:
     assert len(union) - length == sum(shown(shard)[2] for shard in ranks)
 
 
+@law
 @given(sizes)
 def test_keep_is_complete_and_differs_by_at_most_one(size: tuple[int, int]) -> None:
     length, world = size

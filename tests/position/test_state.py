@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 from dataclasses import replace
 from time import perf_counter
@@ -19,8 +18,7 @@ from nogil_loader.position.parse import StateMismatch
 from nogil_loader.position.rest import LevelState, Rest, Wanted
 from nogil_loader.position.shard import Shard
 from nogil_loader.position.state import State, merge, merge_states
-
-SOAK = os.environ.get("NOGIL_LOADER_SOAK") == "1"
+from tests.position.laws import SOAK, law
 
 PRINTS = {"pipeline": ["from_files('a')", "shuffle(seed=1)", "batch(4)"], "data": "d1"}
 
@@ -45,6 +43,7 @@ def of_rank(rank: int, world: int, unit: int, **changes: object) -> State:
     return replace(state, **changes)  # type: ignore[arg-type]
 
 
+@law
 @given(
     st.builds(
         State,
