@@ -15,6 +15,7 @@ import json
 import signal
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -98,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
             progress.show("")
             print("\n" + render(result, style), flush=True)
     for note in notes:
-        print("\n" + note)
+        print("\n" + textwrap.fill(note, 98, break_long_words=False, break_on_hyphens=False))
     if args.json:
         args.json.write_text(json.dumps(as_json(facts, results, notes), indent=1) + "\n")
     return 0

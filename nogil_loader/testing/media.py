@@ -202,13 +202,31 @@ def wav(sound: NDArray[np.int16], rate: int = 16_000) -> bytes:
     return out.getvalue()
 
 
+def flac(sound: NDArray[np.int16], rate: int = 16_000) -> bytes:
+    """A 16-bit FLAC file of samples shaped (frames, channels). Needs libsndfile."""
+    from nogil_loader.testing import sounds
+
+    return sounds.encode(sound / 32768, rate, "FLAC PCM_16")
+
+
 def write_clips(
-    folder: Path, count: int, *, seed: int = 0, seconds: float = 1.0, threads: int | None = None
+    folder: Path,
+    count: int,
+    *,
+    seed: int = 0,
+    seconds: float = 1.0,
+    kind: str = "wav",
+    threads: int | None = None,
 ) -> list[Path]:
-    """Write ``count`` mono 16 kHz clips as ``folder/000000.wav``."""
+    """Write ``count`` mono 16 kHz clips as ``folder/000000.wav``, or ``.flac``."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{i:06}.wav" for i in range(count)]
-    _write_all(paths, lambda index: wav(clip(index, seed=seed, seconds=seconds)), threads)
+    paths = [folder / f"{i:06}.{kind}" for i in range(count)]
+    encode = {"wav": wav, "flac": flac}[kind]
+
+    def make(index: int) -> bytes:
+        return encode(clip(index, seed=seed, seconds=seconds))
+
+    _write_all(paths, make, threads)
     return paths
 
 

@@ -56,7 +56,9 @@ def test_the_pipeline_and_the_loop_make_the_same_batches(name: str, tmp_path: Pa
     workload = WORKLOADS[name]
     if name in ("pictures", "tar"):
         pytest.importorskip("PIL")
-    folder = workload.prepare(tmp_path / "data", 5, 1).folder
+    if name in ("wav", "flac"):
+        pytest.importorskip("_soundfile_data")
+    folder = workload.prepare(tmp_path, 5, 1).folder
     with closing(passes(workload, "engine", folder, 2)) as turns:
         (engine,) = next(turns)
     with closing(passes(workload, "by_batch", folder, 1)) as turns:
@@ -66,5 +68,10 @@ def test_the_pipeline_and_the_loop_make_the_same_batches(name: str, tmp_path: Pa
         for key, column in by_hand.items():
             assert np.array_equal(engine[key], column)  # type: ignore[index]
     else:
-        field = "image" if name in ("pictures", "tar") else "x"
-        assert np.array_equal(engine[field], by_hand)  # type: ignore[index]
+        field = {"pictures": "image", "tar": "image", "wav": "sound", "flac": "sound"}.get(
+            name, "x"
+        )
+        mine, other = engine[field], by_hand  # type: ignore[index]
+        if name == "mapped":  # each in an order of its own
+            mine, other = np.sort(mine, axis=0), np.sort(by_hand, axis=0)  # type: ignore[call-overload]
+        assert np.array_equal(mine, other)

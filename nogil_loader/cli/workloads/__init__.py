@@ -11,12 +11,15 @@ from collections.abc import Generator, Iterator
 from contextlib import closing
 from pathlib import Path
 
-from nogil_loader.cli.workloads.arrays import NPY, NPZ
+from nogil_loader.cli.workloads.arrays import MAPPED, NPY, NPZ
+from nogil_loader.cli.workloads.audio import FLAC, WAV
 from nogil_loader.cli.workloads.base import Workload
 from nogil_loader.cli.workloads.pictures import PICTURES, TAR
 from nogil_loader.cli.workloads.text import TEXT
 
-WORKLOADS = {workload.name: workload for workload in (PICTURES, TEXT, TAR, NPY, NPZ)}
+WORKLOADS = {
+    workload.name: workload for workload in (PICTURES, TEXT, TAR, WAV, FLAC, NPY, NPZ, MAPPED)
+}
 
 
 def passes(

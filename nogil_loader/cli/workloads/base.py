@@ -35,7 +35,7 @@ class Prepared:
 class Workload:
     """One kind of work on a folder of data.
 
-    ``prepare(folder, count, seed)`` makes the data in a new folder; ``count`` samples for a
+    ``prepare(folder, count, seed)`` makes the data in an empty folder; ``count`` samples for a
     measurement, ``few`` for a look. ``pipeline`` and ``by_hand`` take the folder and do the
     same work on the same files. ``rows`` counts the samples of a batch that either made.
     """
