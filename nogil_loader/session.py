@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import fields, replace
+from functools import partial
 
 from nogil_loader import plan, runtime, stages
 from nogil_loader.caches.memory import MemoryCache
@@ -26,7 +27,7 @@ from nogil_loader.engine.workers import Engine
 from nogil_loader.mixture import Mixture
 from nogil_loader.position.order import Order, Sequential
 from nogil_loader.position.rest import Rest
-from nogil_loader.position.state import Resumed, State
+from nogil_loader.position.state import Fingerprint, Resumed, State
 from nogil_loader.sources.base import JSON, Source, StreamReader, StreamSource
 from nogil_loader.streams import StreamView
 
@@ -43,6 +44,8 @@ class Session:
         self.rank = rank_of(self._layout.shard)
         self._warm = Warm()
         self._closed = threading.Lock()
+        self._asking = threading.Lock()
+        self._known: Fingerprint | None = None
         self._reader: AnyReader | None = None
         self._base: Order = Sequential(None)
         if not isinstance(source, StreamSource):
@@ -95,7 +98,7 @@ class Session:
         program = replace(program, warm=self._warm, store=self._store, keepers=keepers)
         whole = plan.arrange(self._layout, self._base)
         origin = Origin(
-            fingerprint={"data": reader.fingerprint(), "pipeline": describe(self._chain)},
+            fingerprint=partial(self._fingerprint, reader),
             seed=seed,
             epoch=epoch,
             length=None if stream else whole.length,
@@ -107,7 +110,7 @@ class Session:
             refusal=self._refusal(),
         )
         if state is not None:
-            state.check(origin.fingerprint, allow_changes=allow_changes)
+            state.check(origin.fingerprint(), allow_changes=allow_changes)
         engine = Engine(
             program, self._run_start(program.order, stream, passed, point, resumed),
             pool, executor, exhausted,
@@ -148,6 +151,14 @@ class Session:
         if resumed is None:
             return start
         return replace(start, beyond=frozenset(resumed.beyond), partial=resumed.partial)
+
+    def _fingerprint(self, reader: AnyReader) -> Fingerprint:
+        """What a state must agree with; made once."""
+        with self._asking:
+            if self._known is None:
+                data = reader.fingerprint()
+                self._known = {"data": data, "pipeline": describe(self._chain)}
+            return self._known
 
     def _refusal(self) -> str | None:
         if self._layout.timed_batches:

@@ -6,6 +6,7 @@ at what workers are doing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from nogil_loader.engine.core import Delivery, Point
@@ -18,7 +19,8 @@ from nogil_loader.sources.base import JSON
 class Origin:
     """What does not change while a run goes."""
 
-    fingerprint: Fingerprint = field(default_factory=dict)
+    fingerprint: Callable[[], Fingerprint] = dict
+    """Asked for with the first state only: it may have to look at every file."""
     seed: int = 0
     epoch: int = 0
     length: int | None = None
@@ -42,7 +44,7 @@ class Origin:
         if self.refusal is not None:
             raise ValueError(self.refusal)
         return State(
-            fingerprint=self.fingerprint,
+            fingerprint=self.fingerprint(),
             seed=self.seed,
             epoch=self.epoch,
             length=self.length,

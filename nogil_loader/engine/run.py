@@ -97,7 +97,9 @@ class Run(Generic[T]):
                 delivery, index = here = ready.popleft()
             except IndexError:
                 continue  # another thread was faster
-            value = finished(delivery.values[index])
+            values = delivery.values
+            value = finished(values[index])
+            values[index] = None  # the consumer's alone from here on
             self._last = here
             if self._returned is not None:
                 self._returned.add(delivery, index)

@@ -105,15 +105,18 @@ class SequenceReader:
         return f"sequence[{index}]"
 
     def fingerprint(self) -> str:
-        """Of the length, the type and up to 64 items spread over the sequence.
+        """Of the length, the type and, for built-in sequences and arrays, up to 64 items
+        spread over them.
 
         Only items whose ``repr`` is their value count (numbers, strings, bytes, arrays);
-        others count by their type.
+        others count by their type. The items of other objects may be costly to make.
         """
         digest = hashlib.blake2b(digest_size=16)
         digest.update(f"sequence {type(self._data).__name__} {self._length}".encode())
         if isinstance(self._data, np.ndarray):
             digest.update(f"{self._data.dtype} {self._data.shape}".encode())
+        if not isinstance(self._data, (list, tuple, range, str, bytes, np.ndarray)):
+            return digest.hexdigest()
         for index in range(0, self._length, max(1, self._length // 64)):
             digest.update(_stamp(self._data[index]))
         return digest.hexdigest()

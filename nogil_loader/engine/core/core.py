@@ -449,7 +449,7 @@ class Core:
 
     def _finish(self) -> None:
         self.finished = True
-        end = Delivery(self.last.number, self.last.front, ())
+        end = Delivery(self.last.number, self.last.front, [])
         end.ended = True
         end.failure = self.last.failure
         self.deliveries.append(end)

@@ -96,7 +96,7 @@ class Delivery:
     """The run is over; with ``failure`` set, by that."""
     failure: Failure | None = None
 
-    def __init__(self, level: int, start: int, values: Sequence[object]) -> None:
+    def __init__(self, level: int, start: int, values: list[object]) -> None:
         self.level = level
         self.start = start
         self.values = values
@@ -229,7 +229,7 @@ class Level:
         if number != self.front or self.waiting or self.failure is not None:
             return False
         self.front = number + 1
-        delivery = Delivery(self.number, number, (value,))
+        delivery = Delivery(self.number, number, [value])
         delivery.spans = [span]
         delivery.weight = span.weight
         delivery.size = size
@@ -362,7 +362,7 @@ class Level:
                     self.spare += weight
                     self.news = True
 
-    def _delivery(self, block: Block, cells: Sequence[object]) -> Delivery:
+    def _delivery(self, block: Block, cells: list[object]) -> Delivery:
         delivery = Delivery(self.number, block.start, cells)
         delivery.ids = block.ids
         delivery.dropped = self.dropped
