@@ -107,30 +107,34 @@ class Connections:
 
     def read_all(self, url: str) -> bytes:
         """The whole object."""
-        made = bytearray()
-        total: int | None = None
+        made = b""
         version: str | None = None
         failures = self._failures(url)
-        while total is None or len(made) < total:
+        while True:
             try:
-                response, where = self._get(url, f"bytes={len(made)}-" if made else None, version)
-                stat = _stat(response, where)
+                response = self._get(url, f"bytes={len(made)}-" if made else None, version)
+                stat = _stat(response)
                 if version is not None and stat.version != version:
                     raise _changed(url)
-                if stat.size < 0:
-                    return self._rest(response)
-                version, total = stat.version, stat.size
-                if response.status == 200:
-                    made.clear()  # no ranges here: the rest cannot be had alone
-                else:
+                if response.status == 206:
                     _check_start(response, len(made), url)
-                while len(made) < total:
-                    made += self._some(response, min(1 << 20, total - len(made)))
-                    failures = self._failures(url)
-                self._done(response)
+                else:
+                    made = b""  # no ranges here: the rest cannot be had alone
+                # A chunked body has no size; then nothing tells one version from another.
+                version = stat.version if stat.size >= 0 else None
+                try:
+                    rest = response.read()
+                except http.client.IncompleteRead as error:
+                    if error.partial and version is not None:
+                        made += error.partial
+                        failures = self._failures(url)
+                    raise _Broken(f"the body ended after {len(made)} bytes") from error
+                except (OSError, http.client.HTTPException) as error:
+                    raise _Broken(str(error)) from error
+                return made + rest if made else rest
             except (_Broken, _NotNow) as error:
+                self.close()
                 failures.after(error)
-        return bytes(made)
 
     def stat(self, url: str) -> Stat:
         """Size and version. By a request for one byte: addresses that are signed for GET
@@ -138,8 +142,8 @@ class Connections:
         failures = self._failures(url)
         while True:
             try:
-                response, where = self._get(url, "bytes=0-0", None)
-                stat = _stat(response, where)
+                response = self._get(url, "bytes=0-0", None)
+                stat = _stat(response)
                 self._done(response)
             except (_Broken, _NotNow) as error:
                 failures.after(error)
@@ -160,8 +164,8 @@ class Connections:
     def _fill(self, url: str, offset: int, view: memoryview, version: str | None) -> Iterator[int]:
         """Fill the view from one response; yields how many bytes came each time."""
         wanted = f"bytes={offset}-{offset + len(view) - 1}"
-        response, where = self._get(url, wanted, version)
-        stat = _stat(response, where)
+        response = self._get(url, wanted, version)
+        stat = _stat(response)
         if version is not None and stat.version != version:
             raise _changed(url)
         if response.status == 416:
@@ -187,16 +191,14 @@ class Connections:
             yield count
         self._done(response)
 
-    def _get(
-        self, url: str, wanted: str | None, version: str | None
-    ) -> tuple[http.client.HTTPResponse, str]:
-        """The response, and the address that gave it after redirects."""
+    def _get(self, url: str, wanted: str | None, version: str | None) -> http.client.HTTPResponse:
+        """The response, after redirects."""
         where = url
         for _ in range(REDIRECTS):
             response = self._request(where, wanted, version)
             status = response.status
             if status in (200, 206, 416):
-                return response, where
+                return response
             location = response.headers.get("Location")
             retry = response.headers.get("Retry-After", "")
             self._done(response)
@@ -249,14 +251,6 @@ class Connections:
             raise _Broken("the body ended early")
         return part
 
-    def _rest(self, response: http.client.HTTPResponse) -> bytes:
-        """All there is, of a body that does not say how long it is (chunked)."""
-        try:
-            return response.read()
-        except (OSError, http.client.HTTPException) as error:
-            self.close()
-            raise _Broken(str(error)) from error
-
     def _done(self, response: http.client.HTTPResponse) -> None:
         """Leave the connection ready for the next request, or close it."""
         if response.isclosed():
@@ -303,10 +297,8 @@ class _Failures:
             raise StoreError(f"{self._url}: the reader was closed meanwhile") from error
 
 
-def _stat(response: http.client.HTTPResponse, url: str) -> Stat:
+def _stat(response: http.client.HTTPResponse) -> Stat:
     headers = response.headers
-    if headers.get("Content-Encoding", "identity") != "identity":
-        raise StoreError(f"{url} comes with Content-Encoding {headers['Content-Encoding']}")
     size = -1
     if response.status in (206, 416):
         found = CONTENT_RANGE.match(headers.get("Content-Range", ""))
