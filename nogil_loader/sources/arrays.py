@@ -44,8 +44,8 @@ log = logging.getLogger("nogil_loader.sources")
 Array: TypeAlias = "np.ndarray[tuple[int, ...], np.dtype]"
 Column: TypeAlias = "Array | str | os.PathLike[str]"
 
-FIELD_OF_ONE = "array"
-"""The field of a single array that has no name."""
+ALONE = "array"
+"""What a single array that has no name is called in errors and references."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,9 +53,10 @@ class Arrays:
     """Row ``i`` of every array, or the ``i``-th window of rows.
 
     ``data``: a dict of arrays and paths of npy files, by field; the path of one npz file
-    (its names are the fields); or one array or npy path (its field is ``"array"``).
+    (its names are the fields); or one array or npy path.
 
-    Samples are dicts with one entry a field. Without ``window``: the row, of shape
+    Samples are dicts with one entry a field; of one array without a name, its rows
+    themselves. Without ``window``: the row, of shape
     ``array.shape[1:]`` and the array's dtype (a NumPy scalar for an array of one dimension).
     With ``window=w``: rows ``i * stride`` up to ``i * stride + w``, of shape
     ``(w, *array.shape[1:])``; ``stride`` is ``w`` unless given. Rows at the end that fill no
@@ -101,7 +102,7 @@ class Arrays:
     def _columns(self) -> dict[str, Column]:
         if isinstance(self.data, Mapping):
             return dict(self.data)
-        return {FIELD_OF_ONE: self.data}
+        return {ALONE: self.data}
 
 
 class ArraysReader:
@@ -112,6 +113,7 @@ class ArraysReader:
     def __init__(self, source: Arrays) -> None:
         self._window, self._stride = source.window, source.stride or source.window or 1
         self._columns, self._origin = _opened(source)
+        self._alone = list(self._columns) == [ALONE] and not isinstance(source.data, Mapping)
         lengths = {name: len(array) for name, array in self._columns.items()}
         if len(set(lengths.values())) > 1:
             told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
@@ -129,10 +131,21 @@ class ArraysReader:
         return self._length
 
     def bind(self) -> Callable[[int], Sample]:
-        """``index -> {field: rows}``, over views of this thread's own."""
+        """``index -> {field: rows}`` (or ``rows``), over views of this thread's own."""
         # A view is this thread's own object: its reference count is not shared.
         columns = [(name, array.view()) for name, array in self._columns.items()]
-        window, stride, length = self._window, self._stride, self._length
+        window, stride, length = self._window or 1, self._stride, self._length
+        only = columns[0][1]
+
+        def one_row(index: int) -> object:
+            if not 0 <= index < length:
+                raise IndexError(f"row {index} of {length}")
+            return only[index]
+
+        def one_window(index: int) -> object:
+            if not 0 <= index < length:
+                raise IndexError(f"window {index} of {length}")
+            return only[index * stride : index * stride + window]
 
         def row(index: int) -> dict[str, object]:
             if not 0 <= index < length:
@@ -143,9 +156,11 @@ class ArraysReader:
             if not 0 <= index < length:
                 raise IndexError(f"window {index} of {length}")
             start = index * stride
-            return {name: array[start : start + (window or 1)] for name, array in columns}
+            return {name: array[start : start + window] for name, array in columns}
 
-        return row if window is None else rows
+        if self._alone:
+            return one_row if self._window is None else one_window
+        return row if self._window is None else rows
 
     def ref(self, index: int) -> object:
         if self._window is None:
@@ -179,7 +194,7 @@ def _opened(source: Arrays) -> tuple[dict[str, Array], str]:
         path = os.fspath(source.data)
         if zipfile.is_zipfile(path):
             return map_npz(path), path
-        return {FIELD_OF_ONE: map_npy(path)}, path
+        return {ALONE: map_npy(path)}, path
     made: dict[str, Array] = {}
     for name, column in columns.items():
         array = column if isinstance(column, np.ndarray) else map_npy(os.fspath(column))

@@ -39,8 +39,8 @@ Starts = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 class Lines:
     """Every line of the files, in order.
 
-    Samples are dicts with ``"bytes"``: bytes, the line without its line end. Decode it with
-    an op: ``.map(json.loads, key="bytes", to="record")``.
+    Samples are bytes: the line without its line end. ``.map(json.loads)`` decodes JSON lines,
+    ``.map(bytes.decode)`` text.
 
     ``files``: a path, an address, a glob pattern (its matches sorted), or several of them.
     ``threads``: None where reading is a copy from the page cache; a number of threads where
@@ -58,7 +58,7 @@ class Lines:
     ...     reader = Lines(file, keep_index="memory").open()
     ...     print(len(reader), reader.bind()(1), str(reader.ref(1)).endswith("a.jsonl:2"))
     ...     reader.close()
-    2 {'bytes': b'{"n": 2}'} True
+    2 b'{"n": 2}' True
     """
 
     files: Location | Sequence[Location]
@@ -104,11 +104,11 @@ class LinesReader:
         return self._starts.nbytes + self._ends.nbytes + self._counts.nbytes
 
     def bind(self) -> Callable[[int], Sample]:
-        """``index -> {"bytes"}``, with buffers of this thread's own."""
+        """``index -> bytes``, with buffers of this thread's own."""
         read, starts, ends = self._blobs.bind(), self._starts.data, self._ends.data
         length = len(self)
 
-        def sample(index: int) -> dict[str, bytes]:
+        def sample(index: int) -> bytes:
             if not 0 <= index < length:
                 raise IndexError(f"line {index} of {length}")
             file = bisect_right(ends, index)
@@ -117,7 +117,7 @@ class LinesReader:
             line = read(file, start, starts[place + 1] - start)
             if line.endswith(b"\n"):
                 line = line[:-2] if line.endswith(b"\r\n") else line[:-1]
-            return {"bytes": line}
+            return line
 
         return sample
 

@@ -175,7 +175,7 @@ class TarReader:
             if kind is not None:
                 raise UnsupportedMemberError(
                     f"{blobs.names[number]} is compressed with {kind}, which has no random "
-                    f"access: read it in order with from_tar(…, sequential=True), or unpack it"
+                    f"access: read it in order with from_tar(…, stream=True), or unpack it"
                 )
 
     def _index(self, shard: int, progress: Progress) -> Arrays:

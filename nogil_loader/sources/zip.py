@@ -36,7 +36,7 @@ class Zip:
 
     Samples are dicts with
 
-    - ``"name"``: str, the member's path in its archive;
+    - ``"path"``: str, the member's path in its archive;
     - ``"bytes"``: its content;
     - ``"label"``, with ``labels="folder"``: the int number of the first folder of the name,
       counted over all archives' folders sorted by bytes (the opened reader's ``classes``).
@@ -57,7 +57,7 @@ class Zip:
     ...     reader = Zip(f"{folder}/a.zip", labels="folder", keep_index="memory").open()
     ...     print(len(reader), reader.bind()(0), reader.classes)
     ...     reader.close()
-    1 {'name': 'cat/1.txt', 'bytes': b'meow', 'label': 0} ('cat',)
+    1 {'path': 'cat/1.txt', 'bytes': b'meow', 'label': 0} ('cat',)
     """
 
     archives: Location | Sequence[Location]
@@ -129,7 +129,7 @@ class ZipReader:
                 data = read_here(place, min(ENTRY.size + 3 * 0xFFFF, sizes[archive] - place))
                 entry = parse_entry(data, 0, names[archive])
             made: dict[str, object] = {
-                "name": entry.text,
+                "path": entry.text,
                 "bytes": content(read_here, entry, before[archive], names[archive]),
             }
             if labels is not None:

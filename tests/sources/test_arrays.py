@@ -16,13 +16,15 @@ from nogil_loader.sources.base import Sample, Source
 from nogil_loader.sources.errors import BrokenFileError, EmptySourceError, UnsupportedMemberError
 
 Check = Callable[[Source], list[Sample]]
-Rows = dict[str, np.ndarray[tuple[int, ...], np.dtype]]
+Array = np.ndarray[tuple[int, ...], np.dtype]
+Rows = dict[str, Array]
 
 
-def rows(source: Arrays) -> list[Rows]:
+def rows(source: Arrays) -> list[Array]:
+    """Of a source of one array without a name."""
     reader = source.open()
     read = reader.bind()
-    return [cast(Rows, read(index)) for index in range(len(reader))]
+    return [cast(Array, read(index)) for index in range(len(reader))]
 
 
 def npy(array: object, version: tuple[int, int] | None = None) -> bytes:
@@ -52,7 +54,7 @@ def test_windows_of_rows(check: Check) -> None:
         (10, 1, [0]),
     ):
         samples = check(Arrays(data, window=window, stride=stride))
-        assert [sample["array"].tolist() for sample in samples] == [  # type: ignore[index]
+        assert [cast(Array, sample).tolist() for sample in samples] == [
             list(range(start, start + window)) for start in wanted
         ]
     assert Arrays(data, window=4, stride=3).open().ref(1) == "array[3:7]"
@@ -60,9 +62,9 @@ def test_windows_of_rows(check: Check) -> None:
 
 def test_rows_are_views_and_those_of_files_are_read_only(tmp_path: Path) -> None:
     data = np.zeros((4, 2))
-    assert np.shares_memory(rows(Arrays(data))[1]["array"], data)
+    assert np.shares_memory(rows(Arrays(data))[1], data)
     np.save(tmp_path / "a.npy", data)
-    row = rows(Arrays(tmp_path / "a.npy"))[1]["array"]
+    row = rows(Arrays(tmp_path / "a.npy"))[1]
     assert type(row) is np.ndarray
     with pytest.raises(ValueError, match="read-only"):
         row[0] = 1
@@ -73,7 +75,7 @@ def test_rows_outlive_their_reader(tmp_path: Path) -> None:
     reader = Arrays(tmp_path / "a.npy").open()
     row = reader.bind()(2)
     reader.close()
-    assert cast(Rows, row)["array"].tolist() == [4, 5]
+    assert cast(Array, row).tolist() == [4, 5]
 
 
 @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
@@ -96,7 +98,7 @@ def test_every_order_dtype_and_version_is_read(
 ) -> None:
     path = tmp_path / "a.npy"
     path.write_bytes(npy(array, version))
-    got = [row["array"] for row in rows(Arrays(path))]
+    got = rows(Arrays(path))
     assert len(got) == len(array)
     for one, other in zip(got, array, strict=True):
         assert one.dtype == array.dtype
@@ -108,7 +110,7 @@ def test_field_names_beyond_latin_1_are_read(tmp_path: Path) -> None:
     array = np.array([(1,), (2,)], [("Σ", "<i4")])
     with pytest.warns(UserWarning, match="format"):
         np.save(tmp_path / "a.npy", array)
-    assert rows(Arrays(tmp_path / "a.npy"))[1]["array"]["Σ"] == 2
+    assert rows(Arrays(tmp_path / "a.npy"))[1]["Σ"] == 2
 
 
 def test_npz_files_give_their_names_as_fields(check: Check, tmp_path: Path) -> None:

@@ -24,9 +24,8 @@ Make = Callable[[dict[str, bytes]], Path]
 def contents(samples: list[Sample]) -> list[bytes]:
     got = []
     for sample in samples:
-        assert isinstance(sample, dict)
-        assert list(sample) == ["bytes"]
-        got.append(sample["bytes"])
+        assert isinstance(sample, bytes)
+        got.append(sample)
     return got
 
 

@@ -105,10 +105,10 @@ def test_zip_archives_and_lines_are_read_by_ranges(check: Check, tmp_path: Path)
             file.writestr(name, content)
     with LocalServer({"a.zip": made.getvalue(), "b.txt": b"one\ntwo\r\nthree"}) as server:
         assert check(Zip(server.url("a.zip"), keep_index=tmp_path)) == [
-            {"name": name, "bytes": content} for name, content in MEMBERS.items()
+            {"path": name, "bytes": content} for name, content in MEMBERS.items()
         ]
         lines = check(Lines(server.url("b.txt"), keep_index=tmp_path))
-        assert lines == [{"bytes": b"one"}, {"bytes": b"two"}, {"bytes": b"three"}]
+        assert lines == [b"one", b"two", b"three"]
 
 
 def test_a_shard_that_changes_after_it_was_opened_is_an_error() -> None:

@@ -40,7 +40,7 @@ def test_archives_are_read_the_same_by_all(check: Check, tmp_path: Path) -> None
     for number in range(2):
         members = [(f"{number}/{n}.txt", os.urandom(n * 7) + bytes(n * 50)) for n in range(20)]
         write(tmp_path / f"{number}.zip", members, (0, zipfile.ZIP_DEFLATED)[number])
-        wanted += [{"name": name, "bytes": content} for name, content in members]
+        wanted += [{"path": name, "bytes": content} for name, content in members]
     source = Zip(f"{tmp_path}/*.zip", keep_index=tmp_path / "index")
     assert check(source) == wanted
     reader = source.open()
@@ -73,7 +73,7 @@ def test_it_reads_what_zipfile_reads(
             for name, content in members.items():
                 file.writestr(name, content)
     with zipfile.ZipFile(path) as file:
-        wanted = [{"name": name, "bytes": file.read(name)} for name in file.namelist()]
+        wanted = [{"path": name, "bytes": file.read(name)} for name in file.namelist()]
     assert all_of(Zip(path, keep_index="memory")) == wanted
 
 
@@ -82,7 +82,7 @@ def test_a_comment_may_contain_the_mark_of_the_end(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "w") as file:
         file.comment = b"PK\x05\x06" * 9
         file.writestr("1.txt", b"x")
-    assert all_of(Zip(path, keep_index="memory")) == [{"name": "1.txt", "bytes": b"x"}]
+    assert all_of(Zip(path, keep_index="memory")) == [{"path": "1.txt", "bytes": b"x"}]
 
 
 def test_zip64_archives_and_streamed_members_are_read(tmp_path: Path) -> None:
@@ -102,8 +102,8 @@ def test_zip64_archives_and_streamed_members_are_read(tmp_path: Path) -> None:
         file.writestr("2.txt", b"other")
     path.write_bytes(made.getvalue())
     assert all_of(Zip(path, keep_index="memory")) == [
-        {"name": "1.txt", "bytes": b"content"},
-        {"name": "2.txt", "bytes": b"other"},
+        {"path": "1.txt", "bytes": b"content"},
+        {"path": "2.txt", "bytes": b"other"},
     ]
 
 
@@ -128,14 +128,14 @@ def test_more_than_65535_members_are_read(tmp_path: Path) -> None:
         path.write_bytes(before + local + directory + end)
         reader = Zip(path, keep_index="memory").open()
         assert len(reader) == count
-        assert reader.bind()(count - 1) == {"name": f"{count - 1}", "bytes": b""}
+        assert reader.bind()(count - 1) == {"path": f"{count - 1}", "bytes": b""}
         reader.close()
 
 
 def test_names_of_old_archives_are_code_page_437(tmp_path: Path) -> None:
     path = write(tmp_path / "a.zip", [("cafe.txt", b"x")])
     path.write_bytes(path.read_bytes().replace(b"cafe", b"caf\x82"))
-    assert all_of(Zip(path, keep_index="memory")) == [{"name": "café.txt", "bytes": b"x"}]
+    assert all_of(Zip(path, keep_index="memory")) == [{"path": "café.txt", "bytes": b"x"}]
 
 
 def test_very_long_names_and_comments_are_read(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_very_long_names_and_comments_are_read(tmp_path: Path) -> None:
         info = zipfile.ZipInfo(name)
         info.comment = b"c" * 60_000
         file.writestr(info, b"x")
-    assert all_of(Zip(path, keep_index="memory")) == [{"name": name, "bytes": b"x"}]
+    assert all_of(Zip(path, keep_index="memory")) == [{"path": name, "bytes": b"x"}]
 
 
 def test_labels_count_the_first_folders_of_all_archives(check: Check, tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_folders_hidden_names_and_other_extensions_are_passed_over(tmp_path: Pat
     names = ["a/", "a/1.JPG", "a/.2.jpg", "__MACOSX/a/1.jpg", ".git/x.jpg", "./4.jpg", "5.txt"]
     path = write(tmp_path / "a.zip", [(name, b"") for name in names])
     samples = all_of(Zip(path, extensions=(".jpg",), keep_index="memory"))
-    assert [sample["name"] for sample in samples] == ["a/1.JPG", "./4.jpg"]  # type: ignore[index]
+    assert [sample["path"] for sample in samples] == ["a/1.JPG", "./4.jpg"]  # type: ignore[index]
     with pytest.raises(EmptySourceError, match=r"a\.zip"):
         Zip(path, extensions=(".png",), keep_index="memory").open()
 
