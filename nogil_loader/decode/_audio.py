@@ -1,4 +1,4 @@
-"""Sounds to arrays, on libsndfile.
+"""Sounds to arrays, on libsndfile; plain 16-bit WAV on NumPy alone.
 
 Guarantees
 - The result is ``(frames, channels)``, C-contiguous, of the dtype asked for, or an error of
@@ -21,9 +21,9 @@ from typing import NamedTuple, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from nogil_loader.decode import _containers, _describe, _input, _resample
+from nogil_loader.decode import _containers, _describe, _input, _pcm, _resample
 from nogil_loader.decode._input import Encoded
-from nogil_loader.decode._resample import Ratio
+from nogil_loader.decode._resample import SAME, Ratio
 from nogil_loader.decode._sound import UNKNOWN, Content, Library, Sound, library
 from nogil_loader.decode.errors import (
     DecodeError,
@@ -163,12 +163,14 @@ def _pread(file: int, offset: int, count: int) -> bytes:
 def _sound(
     plan: _Plan, content: Content, peek: _containers.Peek, size: int
 ) -> Samples | tuple[Samples, int]:
-    lack, unfinished = _containers.examine(peek, size)
+    lack, unfinished, span = _containers.examine(peek, size)
     if lack and not plan.allow_truncated:
         raise TruncatedError(f"the data ends before the sound does: {lack}")
-    if unfinished:
-        content = peek(0, unfinished) + b"\xff\xff\xff\xff" + peek(unfinished + 4, size)
-    sound = plan.open(content)
+    sound: Sound | None = _pcm.open_pcm(peek, span) if span else None
+    if sound is None:
+        if unfinished:
+            content = peek(0, unfinished) + b"\xff\xff\xff\xff" + peek(unfinished + 4, size)
+        sound = plan.open(content)
     if sound is None:
         raise _unopened(peek(0, 12))
     try:
@@ -190,10 +192,10 @@ def _unopened(start: bytes) -> DecodeError:
 
 def _samples(plan: _Plan, sound: Sound) -> Samples:
     """The part of an opened sound that is asked for, in the form that is asked for."""
-    ratio = Ratio.of(sound.rate, plan.rate or sound.rate)
+    resample = plan.rate is not None and plan.rate != sound.rate
+    ratio = Ratio.of(sound.rate, plan.rate) if plan.rate and resample else SAME
     channels = plan.channels or sound.channels
     integers = plan.dtype.kind == "i"
-    resample = ratio.up != ratio.down
     computed = resample or channels != sound.channels or (integers and sound.floating)
     dtype = np.dtype(np.float64) if computed and integers else plan.dtype
     start, count, skip = plan.offset, plan.frames, 0
@@ -215,7 +217,7 @@ def _computed(
     """Other channels, another rate and then, from floats, the dtype that was asked for."""
     if channels != samples.shape[1]:
         samples = _resample.with_channels(samples, channels)
-    if ratio.up != ratio.down:
+    if ratio is not SAME:
         samples = _resample.resampled(samples, ratio)[skip:][: plan.frames]
     if plan.dtype.kind == "i":
         top = 2.0 ** (8 * plan.dtype.itemsize - 1)

@@ -14,7 +14,7 @@ Sun AU, Ogg (RFC 3533).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 Peek: TypeAlias = Callable[[int, int], bytes]
 """``(offset, count)`` to at most ``count`` bytes of the content."""
@@ -43,40 +43,56 @@ def format_of(start: bytes) -> str:
     return known.get(start[:4], "")
 
 
-def examine(peek: Peek, size: int) -> tuple[str | None, int]:
-    """``(lack, unfinished)`` of the content of ``size`` bytes.
+class Span(NamedTuple):
+    """Where the samples are and how many bytes of them are there."""
 
-    ``lack`` says how it ends too early, None where it doesn't. ``unfinished`` is where a WAV
-    file has a length of 0 that a killed recorder never filled in (0xFFFFFFFF, "unknown", in
-    its place makes it readable), 0 where the lengths are meant.
-    """
+    at: int
+    length: int
+
+
+class Findings(NamedTuple):
+    """What the headers say."""
+
+    lack: str | None = None
+    """How the content ends too early; None where it doesn't."""
+    unfinished: int = 0
+    """Where a WAV file has a length of 0 that a killed recorder never filled in; 0 where the
+    lengths are meant. 0xFFFFFFFF ("unknown") in its place makes the file readable."""
+    span: Span | None = None
+    """The samples of a WAV file."""
+
+
+def examine(peek: Peek, size: int) -> Findings:
+    """Read the headers of the content, which has ``size`` bytes."""
     start = peek(0, 12)
     kind = format_of(start)
     if kind == "WAV":
         return _wav(peek, size, start)
     if kind == "AIFF":
         found = _find(peek, size, b"SSND", "big")
-        return (_missing(*found, size) if found else "there is no SSND chunk"), 0
+        return Findings(_missing(*found, size) if found else "there is no SSND chunk")
     if kind == "AU":
         at, length = (int.from_bytes(peek(n, 4), "big") for n in (4, 8))
-        return _missing(at, length, size), 0
-    return (_ogg(peek, size) if kind == "Ogg" else None), 0
+        return Findings(_missing(at, length, size))
+    return Findings(_ogg(peek, size) if kind == "Ogg" else None)
 
 
-def _wav(peek: Peek, size: int, start: bytes) -> tuple[str | None, int]:
+def _wav(peek: Peek, size: int, start: bytes) -> Findings:
     order: Literal["big", "little"] = "big" if start[:4] == b"RIFX" else "little"
     found = _find(peek, size, b"data", order)
     if found is None:
-        return "there is no data chunk", 0
+        return Findings("there is no data chunk")
     at, length = found
+    there = max(0, size - at)
     if start[:4] == b"RF64" and length == 0xFFFF_FFFF and peek(12, 4) == b"ds64":
         length = int.from_bytes(peek(28, 8), "little")
-        return _missing(at, length, size, placeholders=False), 0
-    if length == 0 and at < size and start[:4] == b"RIFF":
+        return Findings(_missing(at, length, size, placeholders=False))
+    if length == 0 and there and start[:4] == b"RIFF":
         # Meant where the whole is announced to end behind this chunk, else never filled in.
         whole = int.from_bytes(start[4:8], "little") + 8
-        return None, at - 4 if whole <= at or whole >= _UNKNOWN_FROM else 0
-    return _missing(at, length, size), 0
+        if whole <= at or whole >= _UNKNOWN_FROM:
+            return Findings(None, at - 4, Span(at, there))
+    return Findings(_missing(at, length, size), 0, Span(at, min(length, there)))
 
 
 def _missing(at: int, length: int, size: int, placeholders: bool = True) -> str | None:

@@ -53,6 +53,10 @@ class Ratio:
         return start, stop - start, offset - block * self.up
 
 
+SAME = Ratio(1, 1)
+"""A rate that stays as it is."""
+
+
 def resampled(samples: NDArray[np.floating], ratio: Ratio) -> NDArray[np.floating]:
     """The sound at the other rate, ``ratio.length(len(samples))`` frames."""
     try:

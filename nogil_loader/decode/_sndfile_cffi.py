@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nogil_loader.decode import _sndfile_ctypes
+from nogil_loader.decode._containers import format_of
 from nogil_loader.decode._sound import UNKNOWN, Content, Library, Sound
 
 if TYPE_CHECKING:
@@ -75,6 +76,9 @@ class _Opened:
 def _open(content: Content) -> Sound | None:
     from soundfile import LibsndfileError, SoundFile
 
+    start = os.pread(content, 4, 0) if isinstance(content, int) else bytes(content[:4])
+    if format_of(start) == "MP3":
+        return _by_ctypes(content)
     try:
         if isinstance(content, int):
             file = SoundFile(content, closefd=False)

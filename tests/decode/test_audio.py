@@ -16,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from nogil_loader import decode
-from nogil_loader.decode import _sndfile_ctypes, _sound
+from nogil_loader.decode import _audio, _sndfile_ctypes, _sound
 from nogil_loader.testing.sounds import FORMATS, encode
 
 RATE = 16_000
@@ -132,6 +132,39 @@ class TestFormats:
                     sound.close()
                     arrays.append(array)
                 np.testing.assert_array_equal(arrays[0], arrays[1], err_msg=form)
+
+
+class TestPcm:
+    """16-bit WAV, which NumPy reads, is what libsndfile makes of it."""
+
+    @pytest.mark.parametrize("dtype", ["float32", "float64", "int16", "int32"])
+    @pytest.mark.parametrize("channels", [1, 2, 7])
+    def test_every_level_is_the_same_bit_for_bit(self, dtype: str, channels: int) -> None:
+        levels = np.arange(-32768, 32768).astype("<i2")[: 65536 // channels * channels]
+        fmt = struct.pack("<HHIIHH", 1, channels, RATE, 2 * RATE * channels, 2 * channels, 16)
+        body = b"WAVEfmt \x10\0\0\0" + fmt + b"data" + struct.pack("<I", levels.nbytes)
+        data = b"RIFF" + struct.pack("<I", len(body) + levels.nbytes) + body + levels.tobytes()
+        got = samples_of(data, dtype=dtype)
+        sound = _sndfile_ctypes.library()(data)
+        assert sound is not None
+        expected = np.empty((sound.frames, channels), dtype)
+        assert sound.read(expected) == len(got) == len(expected)
+        assert (sound.rate, sound.channels) == (RATE, channels)
+        sound.close()
+        np.testing.assert_array_equal(got, expected)
+        assert got.tobytes() == expected.tobytes()
+        assert got.flags.writeable
+
+    def test_it_needs_no_library(self) -> None:
+        class NoLibrary:
+            def __call__(self, content: object, /) -> None:
+                raise AssertionError("asked for libsndfile")
+
+        plan = decode.audio()._plan()._replace(open=NoLibrary())
+        data = wav(PCM.tobytes())
+        array = _audio._decode(plan, data)
+        assert isinstance(array, np.ndarray)
+        assert array.shape == (1000, 1)
 
 
 class TestInputs:
