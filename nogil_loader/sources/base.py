@@ -54,7 +54,8 @@ class Reader(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back every handle. Idempotent."""
+        """Give back every handle. Idempotent. What a thread that is still inside a bound
+        function reads after that is lost: its result must be thrown away."""
         ...
 
 
