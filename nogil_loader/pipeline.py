@@ -278,6 +278,22 @@ class Pipeline(Generic[T]):
         """The rows of each batch as samples again."""
         return self._with(stages.Unbatch())
 
+    def to_device(
+        self,
+        device: str = "auto",
+        *,
+        transform: Fn | None = None,
+        stream: object = None,
+    ) -> Pipeline[T]:
+        """Batches on an accelerator, the end of the chain: ``"cuda:0"``, ``"host"``, ``"auto"``.
+
+        They are assembled in pinned memory, copied on a side stream while the consumer
+        computes, and handed over in order with the consumer's stream (``stream=``, or the one
+        that is current where the batch is taken). ``transform``: ``fn(batch)`` on the side
+        stream. Needs ``nogil_loader[gpu]``; ``"auto"`` stays on the host without it.
+        """
+        return self._with(stages.ToDevice(device, transform, stream))
+
     # How it runs ------------------------------------------------------------------------
 
     def prefetch(self, batches: int) -> Pipeline[T]:

@@ -23,7 +23,7 @@ from nogil_loader.engine.core import (
 )
 from nogil_loader.engine.padding import Measure, Packing, Padding
 from nogil_loader.engine.program import AnyReader, Collate, Program
-from nogil_loader.engine.steps import FILTER, FLAT_MAP, KEEP, MAP, MEASURE, READ, Op
+from nogil_loader.engine.steps import FILTER, FLAT_MAP, KEEP, MAP, MEASURE, READ, SEND, Op
 from nogil_loader.position.bucketing import Buckets
 from nogil_loader.position.grouping import Batches, Grouper
 from nogil_loader.position.order import (
@@ -35,7 +35,7 @@ from nogil_loader.position.order import (
     WindowShuffled,
 )
 from nogil_loader.position.packing import packs
-from nogil_loader.position.shard import Shard
+from nogil_loader.position.shard import Shard, Wrap
 from nogil_loader.position.stretch import Stretch
 from nogil_loader.sources.base import StreamReader
 
@@ -108,8 +108,12 @@ class Layout:
     memory: int | None
     group_size: int
     shard: stages.Shard | None
+    device: stages.ToDevice | None
     timed_batches: bool
     """Whether time decides what is in a batch, so that there is no resume."""
+
+
+_SETTINGS = (stages.Prefetch, stages.Workers, stages.Memory)
 
 
 class _Walk:
@@ -132,6 +136,7 @@ class _Walk:
         self.padding: Padding | None = None
         """What a pad() asked of the next batch."""
         self.cache: stages.Cache | None = None
+        self.device: stages.ToDevice | None = None
         self.names: set[str] = set()
         for stage in chain:
             self._visit(stage)
@@ -142,6 +147,8 @@ class _Walk:
         return self.levels[-1]
 
     def _visit(self, stage: stages.Stage) -> None:
+        if self.device is not None and not isinstance(stage, _SETTINGS):
+            raise ValueError(f"{stage} after to_device: batches on a device are the end of a chain")
         if isinstance(stage, stages.Op):
             self._op(stage)
         elif isinstance(stage, stages.Batch):
@@ -154,6 +161,8 @@ class _Walk:
             self._pad(stage)
         elif isinstance(stage, stages.Cache):
             self._cache(stage)
+        elif isinstance(stage, stages.ToDevice):
+            self._to_device(stage)
         elif isinstance(stage, stages.Unbatch):
             self._unbatch()
         elif isinstance(stage, stages.Prefetch):
@@ -394,6 +403,13 @@ class _Walk:
         op = Op(KEEP, _unread, self._unique("cache"))
         self.add(op, OpSpec(op.name), None)
 
+    def _to_device(self, stage: stages.ToDevice) -> None:
+        if len(self.levels) == 1:
+            raise ValueError("to_device takes batches: put batch(n) before it")
+        self.device = stage
+        op = Op(SEND, _unread, self._unique("to_device"))
+        self.add(op, OpSpec(op.name), None, threads=1)
+
     def _unbatch(self) -> None:
         if len(self.levels) == 1:
             raise ValueError("unbatch() needs batches: put it after batch(), or use flat_map(fn)")
@@ -422,6 +438,10 @@ class _Walk:
                 f"shard(uneven='allow') if nothing waits for all ranks"
             )
 
+    def stop_at(self, batches: int) -> None:
+        """End the chain after so many batches (samples, where nothing is batched)."""
+        self._close(partial(Stretch, 0, batches), _only)
+
     def layout(self) -> Layout:
         return Layout(
             levels=tuple(self.levels),
@@ -434,6 +454,7 @@ class _Walk:
             memory=self.memory,
             group_size=self.group_size,
             shard=self.shard,
+            device=self.device,
             timed_batches=self.timed_batches,
         )
 
@@ -458,6 +479,7 @@ def compose(
     ordered: bool,
     rank: tuple[int, int] | None,
     rest: Callable[[Order], Order] | None = None,
+    cores: int | None = None,
 ) -> Program:
     """The program of one pass over opened data.
 
@@ -471,6 +493,8 @@ def compose(
         walk.add(Op(READ, _unread, "read"), OpSpec("read"), None, reader.threads)
     for stage in chain:
         walk._visit(stage)
+    if walk.shard is not None and walk.shard.batches is not None:
+        walk.stop_at(walk.shard.batches)
     if walk.padding is not None:
         raise ValueError("pad() without to= makes batches even: put it before batch or bucket")
     layout = walk.layout()
@@ -481,7 +505,7 @@ def compose(
         levels[0] = _with_boundary(levels[0], below)
     core = CoreSpec(
         levels=tuple(levels),
-        workers=(workers_of(layout.workers), *layout.threads),
+        workers=(workers_of(layout.workers, cores), *layout.threads),
         prefetch=layout.prefetch,
         group_size=layout.group_size,
         ordered=ordered,
@@ -493,7 +517,7 @@ def compose(
         ops=tuple(tuple(level.ops) for level in layout.levels),
         collates=tuple(level.collate for level in layout.levels),
         reader=reader,
-        order=None if stream else order,
+        order=order if not stream or layout.orders else None,
         epoch=epoch,
         seed=seed,
         kinds=layout.kinds,
@@ -507,6 +531,8 @@ def length_of(
     layout = lay_out(chain, stream=False)
     order = arrange(layout, base, rank)
     count = order.length
+    if layout.shard is not None and layout.shard.batches is not None:
+        return layout.shard.batches
     if layout.repeat_after_batch is not None:
         return None
     for level in layout.levels:
@@ -552,15 +578,20 @@ def arrange(
         elif isinstance(stage, stages.Shard) and rank is not None:
             if rest is not None:
                 order, rest = rest(order), None
-            order = Shard(order, *rank, stage.remainder)  # type: ignore[arg-type]
+            if stage.batches is not None:
+                order = Wrap(Shard(order, *rank, "keep"))
+            else:
+                uneven = "keep" if stage.uneven is not None else stage.remainder
+                order = Shard(order, *rank, uneven)  # type: ignore[arg-type]
     return order if rest is None else rest(order)
 
 
-def workers_of(stage: stages.Workers) -> int:
+def workers_of(stage: stages.Workers, cores: int | None = None) -> int:
     """Threads for CPU work: as told, or the usable cores (times a share)."""
     if stage.count is not None:
         return stage.count
-    cores = runtime.usable_cores()
+    if cores is None:
+        cores = runtime.usable_cores()
     return cores if stage.share is None else max(1, round(cores * stage.share))
 
 

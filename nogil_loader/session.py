@@ -12,14 +12,19 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import fields, replace
 from functools import partial
+from typing import cast
 
 from nogil_loader import plan, runtime, stages
 from nogil_loader.caches.memory import MemoryCache
+from nogil_loader.cluster.agree import Agreed
+from nogil_loader.cluster.cores import workers_of
+from nogil_loader.cluster.detect import connect, find
+from nogil_loader.device.transfer import open_transfer
 from nogil_loader.engine.batches import sizeof
 from nogil_loader.engine.cached import Store
 from nogil_loader.engine.core import Point, RunStart
 from nogil_loader.engine.origin import Origin, point_of
-from nogil_loader.engine.program import AnyReader
+from nogil_loader.engine.program import AnyReader, Transferring
 from nogil_loader.engine.run import Run
 from nogil_loader.engine.threads import Threads
 from nogil_loader.engine.warm import Warm
@@ -92,10 +97,25 @@ class Session:
             ordered=ordered,
             rank=self.rank,
             rest=rest.order,
+            cores=self._cores(),
         )
         stream = isinstance(reader, StreamReader)
         keepers: tuple[Callable[[], None], ...] = (self.close,) if last else ()
-        program = replace(program, warm=self._warm, store=self._store, keepers=keepers)
+        program = replace(
+            program,
+            warm=self._warm,
+            store=self._store,
+            marks=self._layout.shard is not None and self._layout.shard.remainder == "pad",
+        )
+        device = self._layout.device
+        if device is not None:
+            transfer = open_transfer(
+                device.device, transform=device.transform, stream=device.stream
+            )
+            sending = cast("Transferring", transfer)
+            program = replace(program, transfer=sending, allocate=transfer.allocator())
+            keepers = (transfer.close, *keepers)
+        program = replace(program, keepers=keepers)
         whole = plan.arrange(self._layout, self._base)
         origin = Origin(
             fingerprint=partial(self._fingerprint, reader),
@@ -116,6 +136,10 @@ class Session:
             pool, executor, exhausted,
         )  # fmt: skip
         run: Run[object] = Run(engine, origin)
+        if self._layout.shard is not None and self._layout.shard.uneven == "agree":
+            group = connect().group
+            assert group is not None
+            run.agree(partial(Agreed, group=group))
         engine.start()
         return run
 
@@ -151,6 +175,13 @@ class Session:
         if resumed is None:
             return start
         return replace(start, beyond=frozenset(resumed.beyond), partial=resumed.partial)
+
+    def _cores(self) -> int:
+        """Cores for this process: where ranks share a node, its part of them."""
+        shard = self._layout.shard
+        if shard is None or shard.rank is not None:
+            return runtime.usable_cores()
+        return workers_of(find().ranks)
 
     def _fingerprint(self, reader: AnyReader) -> Fingerprint:
         """What a state must agree with; made once."""
@@ -194,9 +225,8 @@ def rank_of(shard: stages.Shard | None) -> tuple[int, int] | None:
     """This process's part, where the chain asks for one."""
     if shard is None:
         return None
-    if shard.rank is not None and shard.world_size is not None:
-        return shard.rank, shard.world_size
-    return 0, 1
+    ranks = find(shard.rank, shard.world_size).ranks
+    return ranks.rank, ranks.world_size
 
 
 def describe(chain: Sequence[stages.Stage]) -> list[str]:

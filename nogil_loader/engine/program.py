@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from nogil_loader.engine.batches import Allocate
 from nogil_loader.engine.cached import Keep, Lookup, PassBy, Store
 from nogil_loader.engine.core import Block, CoreSpec
-from nogil_loader.engine.steps import KEEP, READ, Fn, Op, Step, bind, on_field
+from nogil_loader.engine.steps import KEEP, READ, SEND, Fn, Op, Step, bind, on_field
 from nogil_loader.engine.warm import PerWorker, Warm
 from nogil_loader.position.keys import Keyed
 from nogil_loader.position.order import Order, Sequential
@@ -29,6 +29,18 @@ AnyReader: TypeAlias = "Reader | StreamReader | MixedReader"
 
 _AHEAD = 1024
 """Units that are located at a time."""
+
+
+class Transferring(Protocol):
+    """What the engine asks of a device."""
+
+    def __call__(self, batch: object) -> object:
+        """Send a batch on its way, from the one thread that does."""
+        ...
+
+    def hand_over(self, arrival: object) -> object:
+        """The batch, for the thread that takes it."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -51,6 +63,10 @@ class Program:
     """Objects that workers have for themselves."""
     store: Store | None = None
     """The cache, if there is one."""
+    transfer: Transferring | None = None
+    """What takes batches to a device, if anything does."""
+    marks: bool = False
+    """Whether samples say if they are padding, as the remainder of a shard."""
     keepers: tuple[Callable[[], None], ...] = ()
     """Called once when the run is over."""
 
@@ -69,6 +85,7 @@ class Places:
         self._positions: list[int] = []
         self._indices: list[int] = []
         self._sources: list[int] | None = None
+        self._masked: list[bool] | None = None
 
     def _locate(self, unit: int) -> None:
         order = self._order
@@ -81,7 +98,13 @@ class Places:
         self._positions = located.positions.tolist()
         self._indices = located.indices.tolist()
         self._sources = None if located.sources is None else located.sources.tolist()
+        self._masked = None if located.masked is None else located.masked.tolist()
         self._start, self._stop = unit, stop
+
+    def masked(self, unit: int) -> bool:
+        """Whether the unit is padding: shown again only to make ranks even."""
+        self.index(unit)
+        return self._masked is not None and self._masked[unit - self._start]
 
     def position(self, unit: int) -> int:
         """The global position of a unit of level 0."""
@@ -128,9 +151,14 @@ def _bind(op: Op, program: Program, places: Places) -> Step:
     store = program.store
     if op.kind == READ:
         read = _bind_read(program, places)
+        if program.marks:
+            read = _Marked(read, places)
         if op.cached and store is not None:
             return Step(op, Lookup(store, read, places.index), None)
         return Step(op, read, None)
+    if op.kind == SEND:
+        assert program.transfer is not None
+        return Step(op, program.transfer, None)
     if op.kind == KEEP:
         assert store is not None
         return Step(op, Keep(store), None)
@@ -139,6 +167,23 @@ def _bind(op: Op, program: Program, places: Places) -> Step:
     if op.cached:
         return Step(op, PassBy(on_field(fn, op), keyed), None, whole=True)
     return Step(op, fn, keyed)
+
+
+class _Marked:
+    """Reading under ``shard(remainder="pad")``: dicts get a field ``"masked"``."""
+
+    def __init__(self, read: Fn, places: Places) -> None:
+        self._read = read
+        self._places = places
+
+    def __call__(self, unit: int) -> object:
+        sample = self._read(unit)
+        if not isinstance(sample, dict):
+            raise TypeError(
+                "shard(remainder='pad') marks its padding in a field \"masked\": samples must be "
+                f"dicts, not {type(sample).__name__}; or use remainder='drop' or 'wrap'"
+            )
+        return {**sample, "masked": self._places.masked(unit)}
 
 
 def _bind_read(program: Program, places: Places) -> Fn:

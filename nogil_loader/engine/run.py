@@ -14,11 +14,12 @@ import os
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable, Iterator
 from itertools import repeat
 from queue import Empty
 from time import monotonic, process_time
 from types import TracebackType
-from typing import Generic, TypeVar, cast
+from typing import Generic, TypeAlias, TypeVar, cast
 
 from nogil_loader import runtime
 from nogil_loader.engine.core import Delivery, Failure, Point
@@ -33,6 +34,8 @@ from nogil_loader.observe.report import Report
 from nogil_loader.sources.base import JSON
 
 T = TypeVar("T")
+Place: TypeAlias = "tuple[Delivery, int]"
+"""A value: which of a delivery."""
 
 _GRACE = 5.0
 """Seconds that ``close`` waits for ops that are running."""
@@ -51,6 +54,8 @@ class Run(Generic[T]):
         self._engine = engine
         self._origin = origin
         self._returned = None if engine.program.core.ordered else Returned(origin.point)
+        self._transfer = engine.program.transfer
+        self._agreed: Iterator[Place] | None = None
         self._pid = os.getpid()
         self._ready: deque[tuple[Delivery, int]] = deque()
         self._last: tuple[Delivery, int] | None = None
@@ -87,6 +92,25 @@ class Run(Generic[T]):
             raise ForkedRun(
                 "this run belongs to the process that started it: run anew in the child"
             )
+        here = self._take(timeout) if self._agreed is None else next(self._agreed)
+        delivery, index = here
+        values = delivery.values
+        value = finished(values[index])
+        values[index] = None  # the consumer's alone from here on
+        self._last = here
+        if self._returned is not None:
+            self._returned.add(delivery, index)
+        self.yielded += 1
+        if self._transfer is not None:
+            value = self._transfer.hand_over(value)
+        return cast(T, value)
+
+    def agree(self, on: Callable[[Iterator[Place]], Iterator[Place]]) -> None:
+        """Before the first batch: hand out only what ``on`` lets through, in order."""
+        self._agreed = on(_Places(self))
+
+    def _take(self, timeout: float | None) -> Place:
+        """The next value that was delivered, by its place."""
         ready = self._ready
         while True:
             if self._closed:
@@ -94,17 +118,9 @@ class Run(Generic[T]):
             if not ready:
                 self._fetch(timeout)
             try:
-                delivery, index = here = ready.popleft()
+                return ready.popleft()
             except IndexError:
                 continue  # another thread was faster
-            values = delivery.values
-            value = finished(values[index])
-            values[index] = None  # the consumer's alone from here on
-            self._last = here
-            if self._returned is not None:
-                self._returned.add(delivery, index)
-            self.yielded += 1
-            return cast(T, value)
 
     def _fetch(self, timeout: float | None) -> None:
         """Wait for a delivery, and credit it at once: it is the consumer's now."""
@@ -271,6 +287,22 @@ class Run(Generic[T]):
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+class _Places:
+    """What a run delivers, for whoever decides what of it is handed out."""
+
+    def __init__(self, run: Run[T]) -> None:
+        self._run = weakref.ref(run)
+
+    def __iter__(self) -> _Places:
+        return self
+
+    def __next__(self) -> Place:
+        run = self._run()
+        if run is None:
+            raise StopIteration
+        return run._take(None)
 
 
 def _forget(engine: Engine, pid: int) -> None:

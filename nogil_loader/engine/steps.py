@@ -29,7 +29,7 @@ Failed: TypeAlias = "list[tuple[int, BaseException]]"
 Fn: TypeAlias = "Callable[..., object]"
 
 READ, MAP, FILTER, FLAT_MAP = "read", "map", "filter", "flat_map"
-MEASURE, KEEP = "measure", "keep"
+MEASURE, KEEP, SEND = "measure", "keep", "send"
 _PROMISE = "promise"
 """A map whose results may be futures: those stay bare until they are settled."""
 
