@@ -97,6 +97,7 @@ class Fitted:
         # and the oldest of equals; bisecting for a size finds the best fit.
         self._open: list[int] = []
         self._contents: dict[int, list[tuple[int, int]]] = {}  # serial: (ordinal, size)s
+        self._where: dict[int, int] = {}  # ordinal: serial, for all that is in no group yet
         self._ready: list[list[tuple[int, int]]] = []
         self._serial = 0
         self._pushed = 0
@@ -134,6 +135,7 @@ class Fitted:
             else:
                 groups.append(self._group())
         self._open = []
+        self._where = {}
         return groups
 
     boundary = flush
@@ -158,13 +160,13 @@ class Fitted:
                 serials = [pack & _SERIAL for pack in packs[fitting:]]
                 fitting += serials.index(min(serials))
             pack = packs.pop(fitting)
-            serial = pack & _SERIAL
+            serial = self._where[ordinal] = pack & _SERIAL
             self._contents[serial].append((ordinal, size))
             if pack >> _SERIAL_BITS == size:
                 return serial
             insort(packs, pack - (size << _SERIAL_BITS))
             return None
-        serial = self._serial
+        serial = self._where[ordinal] = self._serial
         self._serial = serial + 1
         self._contents[serial] = [(ordinal, size)]
         if size == self._length:
@@ -176,8 +178,8 @@ class Fitted:
     def _put_back(self, size: int) -> None:
         """Lay a pending output where it was."""
         serial = self._restoring.pop()
-        content = self._contents.setdefault(serial, [])
-        content.append((self._pushed, size))
+        self._contents.setdefault(serial, []).append((self._pushed, size))
+        self._where[self._pushed] = serial
         self._pushed += 1
         if not self._restoring:
             self._open = sorted(
@@ -186,6 +188,8 @@ class Fitted:
                     for serial, content in self._contents.items()
                 ]
             )
+            if self._open and self._open[0] < 0:
+                raise StateMismatch("the outputs that waited in open packs no longer fit in them")
 
     def _group(self) -> Group:
         items: list[int] = []
@@ -196,16 +200,10 @@ class Fitted:
                 layout.append(Segment(len(items), row, offset, 0, size))
                 items.append(ordinal)
                 offset += size
+                del self._where[ordinal]
         self._ready = []
-        waiting = [
-            (ordinal, age)
-            for age, serial in enumerate(sorted(self._contents))
-            for ordinal, _ in self._contents[serial]
-        ]
-        waiting.sort()
-        pending = tuple([ordinal for ordinal, _ in waiting])
-        memo: list[JSON] = [age for _, age in waiting]
-        return Group(tuple(items), tuple(layout), pending, memo, self._pushed)
+        memo: list[JSON] = list(self._where.values())
+        return Group(tuple(items), tuple(layout), tuple(self._where), memo, self._pushed)
 
 
 class Concatenated:
@@ -234,6 +232,8 @@ class Concatenated:
             check_size(size, ordinal, None, "")
             self._pushed = ordinal + 1
             start, self._used = self._used, 0
+            if start > size:
+                raise StateMismatch(f"the output cut at token {start} has only {size} of them now")
             self._items.append(ordinal)
             while True:
                 row, offset = divmod(self._filled, self._length)

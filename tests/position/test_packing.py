@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from nogil_loader.position.grouping import Group
 from nogil_loader.position.packing import Algorithm, Segment, packs
+from nogil_loader.position.parse import StateMismatch
 from tests.position.laws import law
 
 algorithms = st.sampled_from(["first_fit", "best_fit", "concat"])
@@ -85,3 +86,15 @@ def test_the_state_is_bounded_by_the_open_packs() -> None:
     for group in groups:
         assert isinstance(group.memo, list)
         assert len(set(map(str, group.memo))) <= 8
+
+
+def test_a_state_of_other_sizes_is_refused() -> None:
+    for algorithm in ("first_fit", "best_fit"):
+        grouper = packs(10, 1, algorithm)
+        grouper.restore([0, 0], 2)
+        with pytest.raises(StateMismatch, match="no longer fit"):
+            grouper.push(2, [6, 6])
+    grouper = packs(10, 1, "concat")
+    grouper.restore(7, 1)
+    with pytest.raises(StateMismatch, match="only 6 of them"):
+        grouper.push(1, [6])
