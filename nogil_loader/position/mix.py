@@ -106,14 +106,16 @@ class Schedule:
 
     def count(self, source: int, places: int) -> int:
         """How many of the first ``places`` places are the source's."""
-        low, high = 0, places
-        while low < high:  # the smallest number of turns whose next one lies beyond
-            middle = (low + high) // 2
-            if self.place(source, middle) >= places:
-                high = middle
+        low, high = 0, len(self.weights)
+        while high - low > 1:
+            middle = (low + high + 1) // 2
+            start, split, end = (int(self._bounds[at]) for at in (low, middle, high))
+            left = places * (split - start) // (end - start)
+            if source < middle:
+                places, high = left, middle
             else:
-                low = middle + 1
-        return low
+                places, low = places - left, middle
+        return places
 
 
 @dataclass(frozen=True, slots=True)

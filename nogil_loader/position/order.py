@@ -86,7 +86,22 @@ class Sequential:
 
 
 @dataclass(frozen=True, slots=True)
-class Shuffled:
+class Over:
+    """What orders over another order have in common: as long, and of as many sources."""
+
+    order: Order
+
+    @property
+    def length(self) -> int | None:
+        return self.order.length
+
+    @property
+    def sources(self) -> int:
+        return self.order.sources
+
+
+@dataclass(frozen=True, slots=True)
+class Shuffled(Over):
     """All of a finite order, permuted anew in every epoch.
 
     >>> import numpy as np
@@ -95,7 +110,6 @@ class Shuffled:
     [0, 1, 2, 3, 4, 5]
     """
 
-    order: Order
     seed: int
 
     def __post_init__(self) -> None:
@@ -104,14 +118,6 @@ class Shuffled:
                 "an endless order has no shuffle: shuffle before repeat(), or shuffle(window=...)"
             )
 
-    @property
-    def length(self) -> int | None:
-        return self.order.length
-
-    @property
-    def sources(self) -> int:
-        return self.order.sources
-
     def locate(self, units: Positions, epoch: int | Positions = 0) -> Located:
         length = self.order.length or 0
         inner = permute(units, length, key_of("shuffle", self.seed, epoch))
@@ -119,28 +125,19 @@ class Shuffled:
 
 
 @dataclass(frozen=True, slots=True)
-class WindowShuffled:
+class WindowShuffled(Over):
     """Each ``window`` consecutive units permuted among themselves; the last may be shorter.
 
     What a stream can have instead of a shuffle. Where the length is unknown every window
     is taken to be full: a stream that ends inside one lacks some of its units.
     """
 
-    order: Order
     window: int
     seed: int
 
     def __post_init__(self) -> None:
         if self.window < 1:
             raise ValueError(f"shuffle(window={self.window}): a window has at least one sample")
-
-    @property
-    def length(self) -> int | None:
-        return self.order.length
-
-    @property
-    def sources(self) -> int:
-        return self.order.sources
 
     def locate(self, units: Positions, epoch: int | Positions = 0) -> Located:
         windows = units // self.window
@@ -151,7 +148,7 @@ class WindowShuffled:
 
 
 @dataclass(frozen=True, slots=True)
-class Repeat:
+class Repeat(Over):
     """A finite order again and again: ``times`` passes, or endlessly.
 
     Pass k of epoch e is epoch ``e * times + k`` of the order below (``e + k`` when
@@ -163,7 +160,6 @@ class Repeat:
     array([1, 1])
     """
 
-    order: Order
     times: int | None = None
 
     def __post_init__(self) -> None:
@@ -178,10 +174,6 @@ class Repeat:
     def length(self) -> int | None:
         return None if self.times is None else self.times * (self.order.length or 0)
 
-    @property
-    def sources(self) -> int:
-        return self.order.sources
-
     def locate(self, units: Positions, epoch: int | Positions = 0) -> Located:
         passes, inner = np.divmod(units, self.order.length or 1)
         epochs: int | Positions = (epoch if self.times is None else epoch * self.times) + passes
@@ -191,10 +183,9 @@ class Repeat:
 
 
 @dataclass(frozen=True, slots=True)
-class Take:
+class Take(Over):
     """The first ``count`` units of an order."""
 
-    order: Order
     count: int
 
     def __post_init__(self) -> None:
@@ -206,19 +197,14 @@ class Take:
         below = self.order.length
         return self.count if below is None else min(self.count, below)
 
-    @property
-    def sources(self) -> int:
-        return self.order.sources
-
     def locate(self, units: Positions, epoch: int | Positions = 0) -> Located:
         return self.order.locate(units, epoch)
 
 
 @dataclass(frozen=True, slots=True)
-class Skip:
+class Skip(Over):
     """All of an order but its first ``count`` units."""
 
-    order: Order
     count: int
 
     def __post_init__(self) -> None:
@@ -230,16 +216,12 @@ class Skip:
         below = self.order.length
         return None if below is None else max(0, below - self.count)
 
-    @property
-    def sources(self) -> int:
-        return self.order.sources
-
     def locate(self, units: Positions, epoch: int | Positions = 0) -> Located:
         return self.order.locate(units + self.count, epoch)._replace(positions=units)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Remaining:
+class Remaining(Over):
     """What is left of an epoch: some positions, then all from ``tail`` on.
 
     ``explicit`` is int64, sorted, without repetition, and below ``tail``: a ``Rest`` makes
@@ -250,7 +232,6 @@ class Remaining:
     array([2, 5, 7, 8])
     """
 
-    order: Order
     explicit: Positions
     tail: int
 
@@ -258,10 +239,6 @@ class Remaining:
     def length(self) -> int | None:
         below = self.order.length
         return None if below is None else self.explicit.size + max(0, below - self.tail)
-
-    @property
-    def sources(self) -> int:
-        return self.order.sources
 
     def locate(self, units: Positions, epoch: int | Positions = 0) -> Located:
         return self.order.locate(at_places(units, self.explicit, self.tail), epoch)
@@ -277,19 +254,10 @@ def at_places(places: Positions, explicit: Positions, tail: int) -> Positions:
 
 
 @dataclass(frozen=True, slots=True)
-class Epoch:
+class Epoch(Over):
     """One epoch of an order: ``locate(units)`` answers for ``epoch`` without being told."""
 
-    order: Order
     epoch: int
-
-    @property
-    def length(self) -> int | None:
-        return self.order.length
-
-    @property
-    def sources(self) -> int:
-        return self.order.sources
 
     def locate(self, units: Positions, epoch: int | Positions = 0) -> Located:
         return self.order.locate(units, self.epoch + epoch)

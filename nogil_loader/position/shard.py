@@ -14,13 +14,13 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
-from nogil_loader.position.order import Located, Order, Positions
+from nogil_loader.position.order import Located, Over, Positions
 
 Remainder: TypeAlias = Literal["drop", "pad", "wrap", "keep"]
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
+class Shard(Over):
     """Every ``world``-th unit of an order, from ``rank`` on.
 
     ``remainder`` says what happens when ``world`` does not divide the length:
@@ -37,7 +37,6 @@ class Shard:
     array([False, False,  True])
     """
 
-    order: Order
     rank: int
     world: int
     remainder: Remainder = "drop"
@@ -60,10 +59,6 @@ class Shard:
             return len(range(self.rank, below, self.world))
         return -(-below // self.world)
 
-    @property
-    def sources(self) -> int:
-        return self.order.sources
-
     def locate(self, units: Positions, epoch: int | Positions = 0) -> Located:
         below = self.order.length
         inner = units * self.world + self.rank
@@ -79,14 +74,12 @@ class Shard:
 
 
 @dataclass(frozen=True, slots=True)
-class Wrap:
+class Wrap(Over):
     """The units of one rank over and over, for ``shard(batches=N)``: the run stops at N.
 
     Units past the first round are ``repeated``; they keep position and epoch, so they
     are the very same samples.
     """
-
-    order: Order
 
     def __post_init__(self) -> None:
         if self.order.length == 0:
@@ -98,10 +91,6 @@ class Wrap:
     @property
     def length(self) -> int | None:
         return None
-
-    @property
-    def sources(self) -> int:
-        return self.order.sources
 
     def locate(self, units: Positions, epoch: int | Positions = 0) -> Located:
         count = self.order.length
