@@ -24,6 +24,7 @@ from nogil_loader.engine.core import (
 from nogil_loader.engine.padding import Measure, Packing, Padding
 from nogil_loader.engine.program import AnyReader, Collate, Program
 from nogil_loader.engine.steps import FILTER, FLAT_MAP, KEEP, MAP, MEASURE, READ, SEND, Op
+from nogil_loader.fallback.remote import Remote
 from nogil_loader.position.bucketing import Buckets
 from nogil_loader.position.grouping import Batches, Grouper
 from nogil_loader.position.order import (
@@ -119,8 +120,10 @@ _SETTINGS = (stages.Prefetch, stages.Workers, stages.Memory)
 class _Walk:
     """Goes down the chain once."""
 
-    def __init__(self, chain: Sequence[stages.Stage], stream: bool) -> None:
+    def __init__(self, chain: Sequence[stages.Stage], stream: bool, processes: int = 0) -> None:
         self.stream = stream
+        self.processes = processes
+        """Worker processes for stages that ask for them; 0: they run on threads."""
         self.levels = [_Level()]
         self.orders: list[stages.Stage] = []
         self.threads: list[int] = []
@@ -259,20 +262,24 @@ class _Walk:
         kind = {stages.Map: MAP, stages.Filter: FILTER, stages.FlatMap: FLAT_MAP}[type(stage)]
         if kind != MAP and stage.in_flight is not None:
             raise ValueError(f"{name}: in_flight= is for map")
+        remote = stage.gil_fallback == "process" and self.processes > 0
         op = Op(
             kind=kind,
-            fn=stage.fn,
+            fn=Remote(stage.fn, name, stage.timeout) if remote else stage.fn,
             name=name,
             key=stage.key,
             to=stage.to,
             rng=stage.rng,
-            timed=stage.timeout is not None and stage.in_flight is None,
+            timed=stage.timeout is not None and stage.in_flight is None and not remote,
             future=stage.in_flight is not None,
             substitute=substitute,
+            remote=remote,
         )
         if kind != MAP or policy.then == "skip":
             level.one_to_one = False
-        self.add(op, OpSpec(name, policy, stage.timeout), stage)
+        timeout = None if remote else stage.timeout  # the driver of the process keeps the time
+        threads = self.processes if remote else None
+        self.add(op, OpSpec(name, policy, timeout), stage, threads)
 
     def add(
         self, op: Op, spec: OpSpec, stage: stages.Op | None, threads: int | None = None
@@ -480,6 +487,7 @@ def compose(
     rank: tuple[int, int] | None,
     rest: Callable[[Order], Order] | None = None,
     cores: int | None = None,
+    processes: bool = False,
 ) -> Program:
     """The program of one pass over opened data.
 
@@ -487,7 +495,8 @@ def compose(
     earlier run of other ranks has left over.
     """
     stream = isinstance(reader, StreamReader)
-    walk = _Walk((), stream)
+    count = workers_of(_settings(chain), cores)
+    walk = _Walk((), stream, count if processes else 0)
     if not isinstance(reader, StreamReader):
         walk.names.add("read")
         walk.add(Op(READ, _unread, "read"), OpSpec("read"), None, reader.threads)
@@ -505,7 +514,7 @@ def compose(
         levels[0] = _with_boundary(levels[0], below)
     core = CoreSpec(
         levels=tuple(levels),
-        workers=(workers_of(layout.workers, cores), *layout.threads),
+        workers=(count, *layout.threads),
         prefetch=layout.prefetch,
         group_size=layout.group_size,
         ordered=ordered,
@@ -584,6 +593,12 @@ def arrange(
                 uneven = "keep" if stage.uneven is not None else stage.remainder
                 order = Shard(order, *rank, uneven)  # type: ignore[arg-type]
     return order if rest is None else rest(order)
+
+
+def _settings(chain: Sequence[stages.Stage]) -> stages.Workers:
+    """The last word on how many workers there are."""
+    told = [stage for stage in chain if isinstance(stage, stages.Workers)]
+    return told[-1] if told else stages.Workers()
 
 
 def workers_of(stage: stages.Workers, cores: int | None = None) -> int:

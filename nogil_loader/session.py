@@ -7,6 +7,7 @@ Guarantees
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -98,6 +99,7 @@ class Session:
             rank=self.rank,
             rest=rest.order,
             cores=self._cores(),
+            processes=processes_wanted(),
         )
         stream = isinstance(reader, StreamReader)
         keepers: tuple[Callable[[], None], ...] = (self.close,) if last else ()
@@ -205,6 +207,18 @@ class Session:
             self._store.close()
         if self._reader is not None:
             self._reader.close()
+
+
+def processes_wanted() -> bool:
+    """Whether stages with ``gil_fallback="process"`` run in worker processes here.
+
+    On GIL builds they do; ``NOGIL_LOADER_FALLBACK=thread`` or ``=process`` decides for the
+    whole program.
+    """
+    told = os.environ.get("NOGIL_LOADER_FALLBACK", "")
+    if told not in ("", "thread", "process"):
+        raise ValueError(f"NOGIL_LOADER_FALLBACK={told!r}: 'thread' or 'process'")
+    return told == "process" or (told == "" and not runtime.free_threaded())
 
 
 def is_stream(source: AnySource) -> bool:

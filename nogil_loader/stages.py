@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import TypeAlias
 
+from nogil_loader.fallback.remote import shippable
+
 Fn: TypeAlias = "Callable[..., object]"
 
 
@@ -163,6 +165,10 @@ class Op(Stage):
             raise ValueError(f"{word}(timeout={self.timeout}): seconds, more than 0")
         if self.gil_fallback not in ("thread", "process"):
             raise ValueError(f"{word}(gil_fallback={self.gil_fallback!r}): 'thread' or 'process'")
+        if self.gil_fallback == "process":
+            if self.in_flight is not None:
+                raise ValueError(f"{word}: in_flight= returns futures, which stay in one process")
+            shippable(self.fn, self.title)
         if isinstance(self.on_error, str) and self.on_error not in ("raise", "skip"):
             raise ValueError(
                 f"{word}(on_error={self.on_error!r}): 'raise', 'skip', Retry(...) or a function"

@@ -6,7 +6,7 @@ worker needs for itself is bound once, in its own thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
@@ -18,6 +18,7 @@ from nogil_loader.engine.cached import Keep, Lookup, PassBy, Store
 from nogil_loader.engine.core import Block, CoreSpec
 from nogil_loader.engine.steps import KEEP, READ, SEND, Fn, Op, Step, bind, on_field
 from nogil_loader.engine.warm import PerWorker, Warm
+from nogil_loader.fallback.remote import Remote
 from nogil_loader.position.keys import Keyed
 from nogil_loader.position.order import Order, Sequential
 from nogil_loader.sources.base import Reader, StreamReader
@@ -162,11 +163,37 @@ def _bind(op: Op, program: Program, places: Places) -> Step:
     if op.kind == KEEP:
         assert store is not None
         return Step(op, Keep(store), None)
-    fn = program.warm.of(op.fn) if isinstance(op.fn, PerWorker) else bind(op.fn)
+    if op.remote:
+        assert isinstance(op.fn, Remote)
+        step = Step(op, op.fn, None)
+        step.remote = _Lent(program.warm, op.fn)
+        step.randomness = (program.seed, program.epoch, op.name) if op.rng else None
+        return step
+    fn = program.warm.of(op.fn, op.fn.factory) if isinstance(op.fn, PerWorker) else bind(op.fn)
     keyed = Keyed(program.seed, program.epoch, op.name) if op.rng else None
     if op.cached:
         return Step(op, PassBy(on_field(fn, op), keyed), None, whole=True)
     return Step(op, fn, keyed)
+
+
+class _Lent:
+    """Runs a block in whichever worker process of the op is free."""
+
+    def __init__(self, warm: Warm, remote: Remote) -> None:
+        self._warm = warm
+        self._remote = remote
+
+    def run(
+        self,
+        cells: Sequence[object],
+        keys: Sequence[tuple[int, ...]] | None = None,
+        randomness: tuple[int, int, str] | None = None,
+    ) -> list[tuple[bool, object]]:
+        driver = self._warm.lend(self._remote, self._remote.bind)
+        try:
+            return driver.run(cells, keys, randomness)
+        finally:
+            self._warm.give_back(self._remote, driver)
 
 
 class _Marked:

@@ -21,8 +21,9 @@ from typing import Protocol, TypeAlias
 
 from nogil_loader.engine.core import Block, Ident, Task
 from nogil_loader.engine.core.block import RESOLVE, SUBSTITUTE, as_tuple
-from nogil_loader.engine.errors import FieldMissing, UndeclaredFuture
+from nogil_loader.engine.errors import FieldMissing, StageTimeout, UndeclaredFuture
 from nogil_loader.engine.meters import OpMeter
+from nogil_loader.fallback.remote import RemoteTimeout
 from nogil_loader.position.keys import Keyed
 
 Failed: TypeAlias = "list[tuple[int, BaseException]]"
@@ -47,6 +48,8 @@ class Op:
     timed: bool = False
     future: bool = False
     substitute: Fn | None = None
+    remote: bool = False
+    """``fn`` runs in worker processes, a block at a time."""
     cached: bool = False
     """There is a cache further down, whose hits this op passes by."""
 
@@ -101,10 +104,36 @@ class Place(Protocol):
         ...
 
 
+class Driver(Protocol):
+    """A worker process, as far as the engine knows one."""
+
+    def run(
+        self,
+        cells: Sequence[object],
+        keys: Sequence[tuple[int, ...]] | None = None,
+        randomness: tuple[int, int, str] | None = None,
+    ) -> list[tuple[bool, object]]:
+        """(whether it went well, value or exception) of each cell."""
+        ...
+
+
 class Step:
     """An op bound for one worker."""
 
-    __slots__ = ("fn", "future", "key", "keyed", "kind", "name", "op", "substitute", "timed", "to")
+    __slots__ = (
+        "fn",
+        "future",
+        "key",
+        "keyed",
+        "kind",
+        "name",
+        "op",
+        "randomness",
+        "remote",
+        "substitute",
+        "timed",
+        "to",
+    )
 
     def __init__(self, op: Op, fn: Fn, keyed: Keyed | None, *, whole: bool = False) -> None:
         """``whole``: ``fn`` takes whole cells, whatever field the op is meant for."""
@@ -117,6 +146,10 @@ class Step:
         self.keyed = keyed
         self.timed = op.timed
         self.future = op.future
+        self.remote: Driver | None = None
+        """Drives the worker process that runs the op, if one does."""
+        self.randomness: tuple[int, int, str] | None = None
+        """What generators in that process are made from."""
         self.substitute = op.substitute
 
 
@@ -168,6 +201,7 @@ def course(first: int, steps: Sequence[Step]) -> Course | None:
     """The steps as a plain course, if that is what they are."""
     for step in steps:
         special = step.timed or step.future or step.keyed is not None or step.key is not None
+        special = special or step.remote is not None
         if special or step.kind in (FILTER, FLAT_MAP):
             return None
     return Course(first, [step.fn for step in steps])
@@ -276,7 +310,10 @@ def _run(
     if step.timed:
         return _run_timed(task, block, step, cells, failed, place, slot)
     out: list[object] = []
-    if step.keyed is not None:
+    if step.remote is not None:
+        keys = list(_keys(block, place)) if step.randomness is not None else None
+        _call_remote(step, step.remote, cells, keys, out, failed)
+    elif step.keyed is not None:
         _call_keyed(step, cells, _keys(block, place), out, failed)
     elif step.key is not None:
         _call_field(step.fn, step.key, step.to, step.kind, cells, out, failed)
@@ -425,6 +462,40 @@ def _call_keyed(
             _note(out, failed, error if key is None else _explain(error, key, cell))
 
 
+def _call_remote(
+    step: Step,
+    driver: Driver,
+    cells: Sequence[object],
+    keys: Sequence[tuple[int, ...]] | None,
+    out: list[object],
+    failed: Failed,
+) -> None:
+    """Ops in another process: a block goes there and back at once."""
+    values: list[object] = []
+    missing: dict[int, BaseException] = {}
+    for number, cell in enumerate(cells):
+        try:
+            values.append(cell if step.key is None else cell[step.key])  # type: ignore[index]
+        except (KeyError, TypeError) as error:
+            missing[number] = _explain(error, step.key, cell)
+            values.append(None)
+    try:
+        results = driver.run(values, keys, step.randomness)
+    except BaseException as error:  # no process could be started, or nothing sent
+        results = [(False, error)] * len(values)
+    for number, (cell, (fine, value)) in enumerate(zip(cells, results, strict=True)):
+        if number in missing:
+            _note(out, failed, missing[number])
+        elif not fine:
+            assert isinstance(value, BaseException)
+            hung = isinstance(value, RemoteTimeout)
+            _note(out, failed, StageTimeout(str(value)) if hung else value)
+        elif step.key is not None:
+            out.append(_keyed_field(step, step.to, step.kind, cell, value))
+        else:
+            out.append(list(value) if step.kind == FLAT_MAP else value)  # type: ignore[call-overload]
+
+
 def _keyed_field(step: Step, to: object, kind: str, cell: object, value: object) -> object:
     if kind == FILTER or (kind == _PROMISE and isinstance(value, Future)):
         return value
@@ -459,7 +530,10 @@ def _run_timed(
 
 def _one(step: Step, cell: object, key: tuple[int, ...], out: list[object], failed: Failed) -> None:
     """A single cell through the op."""
-    if step.keyed is not None:
+    if step.remote is not None:
+        keys = [key] if step.randomness is not None else None
+        _call_remote(step, step.remote, (cell,), keys, out, failed)
+    elif step.keyed is not None:
         _call_keyed(step, (cell,), iter((key,)), out, failed)
     elif step.key is not None:
         _call_field(step.fn, step.key, step.to, step.kind, (cell,), out, failed)

@@ -1,6 +1,7 @@
 """Objects that every worker thread has for itself.
 
 Guarantees
+- Objects that are lent (worker processes) are one for each borrower at a time, and kept.
 - One object for each ``per_worker`` and thread, made on first use, kept over ``epochs``.
 - When the run (or the last epoch) is over, each that has ``close()`` is closed once.
 """
@@ -10,6 +11,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -52,15 +56,34 @@ class Warm:
         self._lock = threading.Lock()
         self._own = threading.local()
         self._all: list[object] = []
+        self._free: dict[object, list[object]] = {}
 
-    def of(self, op: PerWorker) -> Callable[..., object]:
-        """The calling thread's object for this op."""
-        own: dict[int, Callable[..., object]] = self._own.__dict__.setdefault("made", {})
-        if id(op) not in own:
-            made = own[id(op)] = op.factory()
-            with self._lock:
-                self._all.append(made)
-        return own[id(op)]
+    def of(self, key: object, factory: Callable[[], T]) -> T:
+        """The calling thread's object for ``key``, made by ``factory`` the first time."""
+        own: dict[object, T] = self._own.__dict__.setdefault("made", {})
+        try:
+            return own[key]
+        except KeyError:
+            made = own[key] = factory()
+        with self._lock:
+            self._all.append(made)
+        return made
+
+    def lend(self, key: object, factory: Callable[[], T]) -> T:
+        """One of the objects for ``key`` that nobody has, or a new one; give it back after."""
+        with self._lock:
+            free: list[T] = self._free.setdefault(key, [])  # type: ignore[arg-type]
+            if free:
+                return free.pop()
+        made = factory()
+        with self._lock:
+            self._all.append(made)
+        return made
+
+    def give_back(self, key: object, thing: object) -> None:
+        """The object may be lent to others."""
+        with self._lock:
+            self._free[key].append(thing)
 
     def close(self) -> None:
         """Close every object that can be closed. Idempotent."""
