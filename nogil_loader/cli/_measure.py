@@ -14,11 +14,12 @@ from __future__ import annotations
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -37,13 +38,15 @@ class ChildFailed(RuntimeError):
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """What one process reported. Seconds and bytes; ``first`` is from the start of a run to
-    its first batch, ``peak`` the most memory the process ever held."""
+    its first batch, ``peak`` the most memory the process ever held. ``stages``: the seconds
+    that each stage of the last pass was busy, a sample, where a report told."""
 
     samples: int
     wall: float
     cpu: float
     first: float
     peak: int
+    stages: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def rate(self) -> float:
@@ -78,21 +81,39 @@ def run_child(
     """
     env = {key: value for key, value in os.environ.items() if key != "PYTHON_GIL"}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [PACKAGE_PARENT, env.get("PYTHONPATH")]))
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
-    ) as child:
-        try:
-            with watch(child.pid):
-                out, err = child.communicate(timeout=timeout)
-        except BaseException:
-            child.kill()
-            raise
+    child: subprocess.Popen[str] | None = None
+    try:
+        with _signals_held_back():
+            child = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
+            )
+        with watch(child.pid):
+            out, err = child.communicate(timeout=timeout)
+    finally:
+        if child is not None:
+            child.kill()  # does nothing to one that has ended
+            with child:
+                pass
     if child.returncode:
         said = [line for line in err.splitlines() if line.strip()]
         raise ChildFailed(said[-1] if said else f"status {child.returncode}, without a word")
     answer = json.loads(out.splitlines()[-1])
     assert isinstance(answer, dict)
     return answer
+
+
+@contextmanager
+def _signals_held_back() -> Iterator[None]:
+    """Ctrl-C waits for the end of the block: a ``Popen`` that is interrupted between its fork
+    and its return leaves a child that nobody knows of."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def measure(subject: Subject) -> Measurement:

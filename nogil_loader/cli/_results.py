@@ -54,12 +54,15 @@ def heading(facts: dict[str, object], python: str, style: Style) -> str:
     return f"{first}\n{second}"
 
 
-def render(result: Result, style: Style) -> str:
-    """The table of one workload and what it says."""
-    own = result.series[0]
-    versus = [one.key for one in result.series[1:]]
-    heads = ["", "workers", "samples/s", "", "scaling", "CPU/sample", "peak MB", "first batch"]
-    rows = [[style.dim(head) for head in [*heads, *(VERSUS[key] for key in versus)]]]
+def heads(result: Result) -> list[str]:
+    """What stands above each column."""
+    fixed = ["", "workers", "samples/s", "", "scaling", "CPU/sample", "peak MB", "first batch"]
+    return [*fixed, *(VERSUS[one.key] for one in result.series[1:])]
+
+
+def cells(result: Result) -> list[list[str]]:
+    """The table: a row for each series and number of workers."""
+    rows = []
     for one in result.series:
         least = result.workers[0]
         alone = median(m.rate for m in result.found[one.key, least]) / least
@@ -69,17 +72,25 @@ def render(result: Result, style: Style) -> str:
             row = [
                 one.label if count == least else "",
                 str(count),
-                style.bold(f"{median(rates):,.0f}"),
-                style.dim(f"± {spread(rates) / 2:.0%}" if len(rates) > 1 else ""),
+                f"{median(rates):,.0f}",
+                f"± {spread(rates) / 2:.0%}" if len(rates) > 1 else "",
                 f"x{median(rates) / alone:.2f}",
                 duration(median(m.cost for m in found)),
                 f"{median(m.peak for m in found) / 1e6:.0f}",
                 duration(median(m.first for m in found)),
             ]
-            for key in versus:
-                row.append(_versus(result, key, count) if one is own else "")
+            for other in result.series[1:]:
+                row.append(_versus(result, other.key, count) if one is result.series[0] else "")
             rows.append(row)
-    lines = table(rows, "<>>>>>>>" + ">" * len(versus))
+    return rows
+
+
+def render(result: Result, style: Style) -> str:
+    """The table of one workload and what it says, for a terminal."""
+    rows = [[style.dim(head) for head in heads(result)]]
+    for row in cells(result):
+        rows.append([*row[:2], style.bold(row[2]), style.dim(row[3]), *row[4:]])
+    lines = table(rows, "<" + ">" * (len(rows[0]) - 1))
     return f"{style.bold(result.workload)}: {result.about}\n{lines}\n{verdict(result)}"
 
 

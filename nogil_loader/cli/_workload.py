@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+from nogil_loader import Run
 from nogil_loader.cli.workloads import WORKLOADS, passes
 
 
@@ -34,7 +35,22 @@ def answer(question: dict[str, object]) -> dict[str, object]:
     cpu = time.process_time() - cpu
     if samples % expected:
         raise AssertionError(f"{samples} samples in passes of {expected}: some were lost")
-    return {"samples": samples, "wall": wall, "cpu": cpu, "first": first, "peak": peak_memory()}
+    return {
+        "samples": samples,
+        "wall": wall,
+        "cpu": cpu,
+        "first": first,
+        "peak": peak_memory(),
+        "stages": busy(batches) if isinstance(batches, Run) else {},
+    }
+
+
+def busy(run: Run[object]) -> dict[str, float]:
+    """The seconds that each stage was busy, a sample, by the run's own report."""
+    counts = run.report().counts
+    stages = {stage.name: stage.busy / counts.samples for stage in counts.stages}
+    workers = sum(crew.busy for crew in counts.crews) / counts.samples
+    return {**stages, "rows and engine": max(0.0, workers - sum(stages.values()))}
 
 
 def peak_memory() -> int:

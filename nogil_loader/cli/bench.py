@@ -11,6 +11,7 @@ Guarantees
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import signal
 import sys
@@ -65,6 +66,7 @@ def add_parser(subparsers: Subparsers) -> None:
     add("--reference", metavar="PYTHON", help=reference)
     add("--seed", type=int, default=0, help="of the sample data (default 0)")
     add("--json", type=Path, metavar="FILE", help="write everything to FILE")
+    add("--html", type=Path, metavar="FILE", help="write a page with charts (needs matplotlib)")
     parser.set_defaults(command=run)
 
 
@@ -83,8 +85,7 @@ def _counts(text: str) -> tuple[int, ...]:
 
 def run(args: argparse.Namespace) -> int:
     """Prepare, measure, print."""
-    if args.json and not args.json.absolute().parent.is_dir():
-        raise UsageError(f"cannot write {args.json}: no such folder")
+    _check_outputs(args)
     rounds, seconds = (1, 0.3) if args.quick else (args.rounds, args.seconds)
     workers = args.workers or worker_counts(runtime.usable_cores())
     series, notes = all_series(args.reference)
@@ -102,7 +103,20 @@ def run(args: argparse.Namespace) -> int:
         print("\n" + textwrap.fill(note, 98, break_long_words=False, break_on_hyphens=False))
     if args.json:
         args.json.write_text(json.dumps(as_json(facts, results, notes), indent=1) + "\n")
+    if args.html:
+        from nogil_loader.cli._page import page
+
+        args.html.write_text(page(facts, results, notes), encoding="utf-8")
     return 0
+
+
+def _check_outputs(args: argparse.Namespace) -> None:
+    """What cannot be written is said before minutes of measuring, not after."""
+    for path in (args.json, args.html):
+        if path and not path.absolute().parent.is_dir():
+            raise UsageError(f"cannot write {path}: no such folder")
+    if args.html and importlib.util.find_spec("matplotlib") is None:
+        raise UsageError('--html needs matplotlib: pip install "nogil_loader[plot]"')
 
 
 def worker_counts(cores: int) -> tuple[int, ...]:

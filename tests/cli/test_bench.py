@@ -5,10 +5,13 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -19,6 +22,7 @@ from nogil_loader.cli._measure import Measurement
 from nogil_loader.cli._results import Result, Series
 from nogil_loader.cli._terminal import Style
 from nogil_loader.testing import media
+from nogil_loader.testing.child import in_child
 
 pytest.importorskip("PIL")
 
@@ -101,16 +105,24 @@ def test_an_interrupt_leaves_no_child_and_no_file(number: signal.Signals, tmp_pa
     words = ["--workload", "text", "--seconds", "60", "--workers", "1"]
     with start(*words, TMPDIR=str(tmp_path)) as child:
         deadline = time.monotonic() + 60
-        children = Path(f"/proc/{child.pid}/task/{child.pid}/children")
-        while not (grandchildren := children.read_text().split()):
+        while not (grandchildren := measuring(child.pid)):
             assert time.monotonic() < deadline
-            time.sleep(0.05)
+            time.sleep(0.02)
         assert len(list(tmp_path.iterdir())) == 1
         child.send_signal(number)  # to the command alone: it has to end its child itself
         _, err = child.communicate(timeout=20)
     assert (child.returncode, err.strip()) == (130, "nogil-loader: interrupted")
     assert list(tmp_path.iterdir()) == []
     assert not Path(f"/proc/{grandchildren[0]}").exists()
+
+
+def measuring(pid: int) -> list[str]:
+    """The children of a process that run a measurement."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    try:
+        return [c for c in children if b"_workload" in Path(f"/proc/{c}/cmdline").read_bytes()]
+    except FileNotFoundError:
+        return []  # one has just ended
 
 
 @pytest.mark.parametrize(
@@ -188,3 +200,26 @@ def test_workers_double_up_to_the_cores() -> None:
     assert [bench.worker_counts(n) for n in (1, 2, 6, 8)] == [
         (1,), (1, 2), (1, 2, 4, 6), (1, 2, 4, 8),
     ]  # fmt: skip
+
+
+@pytest.mark.skipif(find_spec("matplotlib") is None, reason="needs matplotlib")
+@in_child()  # matplotlib keeps the files of its fonts open
+def test_the_page_needs_nothing_but_itself() -> None:
+    from nogil_loader.cli._page import page
+
+    shown = result({"off": [90, 180, 270], "hand": [100, 104, 108], "on": [50, 100, 150]})
+    shown = replace(shown, about="files in <odd> & 'named'")
+    text = page(_measure.machine(), [shown], ["A note."])
+    assert text.count("<svg") == text.count("</svg>") == 1
+    assert "files in &lt;odd&gt; &amp;" in text
+    assert "x1.73 the throughput of the loop by hand" in text
+    assert not re.search(r"<script|<link|<img|src=|@import|url\((?!#)", text)
+    assert page(_measure.machine(), [shown], ["A note."]).count("samples a second") == 1
+
+
+def test_the_page_is_written_from_a_real_run(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    file = tmp_path / "page.html"
+    code, _, err = bench_of("--quick", "--workload", "text", "--workers", "1", "--html", str(file))
+    assert (code, err) == (0, "")
+    assert "summarise" in file.read_text(encoding="utf-8")
