@@ -100,8 +100,10 @@ def judge(counts: Counts) -> Verdict:
         found = first
         sure = _enough(counts) and first.share >= _FULL and first.share >= _MARGIN * second
         ceiling = steady / max(1e-9, loading[0].share)
-    if found.kind == "crew" and _takes_turns(counts, found):
-        found = _Load("GIL", "GIL", found.share, found.subject)
+    crew = _turns(counts)
+    if crew is not None and found.kind not in ("consumer", "source"):
+        found = _Load("GIL", "GIL", crew.share, crew.name)
+        sure = _enough(counts)
     why, cure = _explain(counts, found, ceiling)
     return Verdict(found.name, found.kind, found.share, sure, why, cure, ceiling, demand)
 
@@ -113,7 +115,7 @@ def _enough(counts: Counts) -> bool:
 def _loads(counts: Counts) -> Iterator[_Load]:
     yield _Load("consumer", "consumer", counts.consumer.share)
     if counts.stream is not None:
-        yield _Load("source", "source", counts.stream.share)
+        yield _Load("source", "source", counts.stream.reading / max(1e-9, counts.seconds))
     for crew in counts.crews:
         mine = [stage for stage in counts.stages if stage.crew == crew.name]
         if mine:
@@ -121,8 +123,9 @@ def _loads(counts: Counts) -> Iterator[_Load]:
             yield _Load("crew", costly.name, crew.share, crew.name)
         for stage in mine:
             if stage.rule and crew.active > 0.0:
-                occupied = stage.flying if stage.rule == "in_flight" else stage.busy
-                yield _Load(stage.rule, stage.name, occupied / (stage.bound * crew.active))
+                flies = stage.rule == "in_flight"
+                used = stage.flying / counts.seconds if flies else stage.busy / crew.active
+                yield _Load(stage.rule, stage.name, used / stage.bound)
 
 
 def _idle(counts: Counts) -> tuple[str, float] | None:
@@ -142,15 +145,22 @@ def _slowest(counts: Counts) -> str:
     return max(counts.stages, key=lambda stage: stage.slowest).name
 
 
-def _takes_turns(counts: Counts, load: _Load) -> bool:
-    """Whether busy threads share what amounts to one core, under a GIL."""
+def _turns(counts: Counts) -> CrewCount | None:
+    """Busy threads that share what amounts to one core, under a GIL.
+
+    Their times are stretched by waiting for each other, so no other share can be believed.
+    """
     machine = counts.machine
     if not machine.gil or machine.cores < 2 or counts.seconds <= 0.0:
-        return False
-    crew = counts.crew(load.subject)
-    at_once = crew.busy / max(1e-9, crew.active)
-    cores = machine.cpu / counts.seconds
-    return at_once > 1.5 and 0.75 <= cores <= 1.2 and crew.cpu < 0.75 * crew.busy
+        return None
+    if not 0.75 <= machine.cpu / counts.seconds <= 1.5:
+        return None
+    for crew in counts.crews:
+        active = max(1e-9, crew.active)
+        on_core = crew.cpu / active
+        if crew.busy / active > 1.5 and 0.5 <= on_core <= 1.1 and crew.cpu <= 0.75 * crew.busy:
+            return crew
+    return None
 
 
 # In words -------------------------------------------------------------------------------

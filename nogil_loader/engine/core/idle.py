@@ -16,10 +16,8 @@ def idle_reason(core: Core, kind: int) -> str:
         turn = segment.spec.serial and not segment.running
         return ORDER if turn else RULE
     head, ahead = core.head, core.ahead
-    if head.spec.kind != kind:
+    if head.spec.kind != kind or ahead.exhausted:
         return INPUT
-    if ahead.exhausted:
-        return END
     if ahead.left <= 0:
         return SOURCE
     if head.special and not head.admits(ahead.claimed):
