@@ -104,6 +104,10 @@ def judge(counts: Counts) -> Verdict:
     if crew is not None and found.kind not in ("consumer", "source"):
         found = _Load("GIL", "GIL", crew.share, crew.name)
         sure = _enough(counts)
+    elif found.kind == "crew" and counts.machine.gil:
+        # Busy, but not on a core: a GIL, an op that blocks, and other programs look alike.
+        busy = counts.crew(found.subject)
+        sure = sure and (busy.name != "workers" or busy.cpu > 0.75 * busy.busy)
     why, cure = _explain(counts, found, ceiling)
     return Verdict(found.name, found.kind, found.share, sure, why, cure, ceiling, demand)
 

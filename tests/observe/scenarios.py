@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import exp
 from random import Random
-
-import numpy as np
 
 import nogil_loader as nl
 from nogil_loader import plan
+from nogil_loader.position.order import Sequential
 from tests.observe.simulation import Cost, World
 
 MARGIN = 1.6
@@ -95,7 +95,7 @@ class _Spread:
 
     def __call__(self, unit: int) -> float:
         noise = Random(self.salt + unit).gauss(0.0, self.sigma)
-        return self.mean * float(np.exp(noise - self.sigma**2 / 2))
+        return self.mean * exp(noise - self.sigma**2 / 2)
 
 
 @dataclass(frozen=True)
@@ -263,16 +263,14 @@ def _build(
     program = plan.compose(
         pipeline.chain,
         pipeline.source.open(),
+        Sequential(length if stream is None else None),
         epoch=0,
         seed=0,
         ordered=True,
         rank=None,
-        allocate=np.empty,
     )
     costs = {"read": _Constant(0.0), **draft.costs}
-    world = World(
-        program.core, program.kinds, length, costs, consume, stream, size=size, gil=gil
-    )
+    world = World(program.core, program.kinds, length, costs, consume, stream, size=size, gil=gil)
     return Scenario(seed, kind, name, world, repr(pipeline))
 
 

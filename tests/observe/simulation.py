@@ -301,5 +301,3 @@ class _Settled:
 
     def __call__(self) -> None:
         self.simulation.core.settle(self.task, self.simulation.now)
-
-

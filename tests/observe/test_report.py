@@ -1,0 +1,191 @@
+"""The report: a plain record, and a text whose last line names the bottleneck."""
+
+from __future__ import annotations
+
+import doctest
+import json
+import threading
+from types import ModuleType
+
+import pytest
+
+import nogil_loader as nl
+from nogil_loader.engine import run as run_module
+from nogil_loader.observe import report, verdict
+from nogil_loader.observe.counts import Counts
+from nogil_loader.observe.report import Report
+
+BAD = (3, 250, 251)
+
+
+def fragile(n: int) -> int:
+    if n in BAD:
+        raise ValueError(f"{n} is broken")
+    return n
+
+
+def finished(pipeline: nl.Pipeline[object]) -> Report:
+    with pipeline.run() as batches:
+        for _ in batches:
+            pass
+    return batches.report()
+
+
+@pytest.mark.parametrize("module", [report, verdict, run_module])
+def test_the_examples_hold(module: ModuleType) -> None:
+    assert doctest.testmod(module).failed == 0
+
+
+def test_every_sample_is_counted_once_in_each_stage() -> None:
+    data = nl.from_sequence(range(1000)).map(abs).map(str, threads=3).map(int).batch(10)
+    counts = finished(data).counts
+    assert counts.ended
+    assert (counts.samples, counts.consumer.batches) == (1000, 100)
+    assert [(stage.name, stage.samples) for stage in counts.stages] == [
+        ("read", 1000),
+        ("abs", 1000),
+        ("str", 1000),
+        ("int", 1000),
+    ]
+
+
+def test_skipped_samples_are_listed_with_their_place_reference_and_reason() -> None:
+    data = nl.from_sequence(range(300)).map(fragile, on_error="skip").batch(10)
+    counts = finished(data).counts
+    fragile_stage = counts.stages[1]
+    assert (fragile_stage.samples, fragile_stage.failures, fragile_stage.skipped) == (300, 3, 3)
+    assert [(bad.position, bad.stage, bad.error) for bad in counts.quarantined] == [
+        (n, "fragile", f"ValueError: {n} is broken") for n in BAD
+    ]
+    assert counts.quarantined[0].sample == "sequence[3]"
+
+
+def test_positions_of_skipped_samples_are_those_of_the_shuffled_order() -> None:
+    data = nl.from_sequence(range(300)).shuffle(seed=1)
+    order = [int(n) for n in data]  # type: ignore[call-overload]
+    counts = finished(data.map(fragile, on_error="skip").batch(10)).counts
+    assert {order[bad.position] for bad in counts.quarantined} == set(BAD)
+    assert [bad.position for bad in counts.quarantined] == sorted(order.index(n) for n in BAD)
+
+
+def test_retries_are_failures_that_are_not_skips() -> None:
+    tries: dict[int, int] = {}
+
+    def flaky(n: int) -> int:
+        tries[n] = tries[n] + 1 if n in tries else 1
+        if n == 5 and tries[n] < 3:
+            raise OSError("not yet")
+        return n
+
+    counts = finished(nl.from_sequence(range(20)).map(flaky, on_error=nl.Retry(3)).batch(5)).counts
+    stage = counts.stages[1]
+    assert (stage.samples, stage.failures, stage.skipped) == (22, 2, 0)
+
+
+def test_the_time_of_every_thread_is_accounted_for() -> None:
+    pause = threading.Event()
+
+    def wait(n: int) -> int:
+        pause.wait(0.002)
+        return n
+
+    data = nl.from_sequence(range(400)).map(wait, threads=4).map(wait).batch(8).workers(2)
+    counts = finished(data).counts
+    for crew in counts.crews:
+        total = crew.busy + sum(crew.waits.values())
+        assert total == pytest.approx(crew.threads * counts.seconds, rel=0.2)
+        mine = sum(stage.busy for stage in counts.stages if stage.crew == crew.name)
+        assert mine <= crew.busy * 1.05
+    consumer = counts.consumer
+    whole = consumer.first + consumer.stalled + consumer.worked
+    assert whole == pytest.approx(counts.seconds, rel=0.05)
+
+
+def test_quantiles_bound_the_times_of_single_calls() -> None:
+    pause = threading.Event()
+
+    def wait(n: int) -> int:
+        pause.wait(0.1 if n % 50 == 0 else 0.003)
+        return n
+
+    stage = finished(nl.from_sequence(range(100)).map(wait).batch(8).workers(2)).counts.stages[1]
+    assert 0.003 <= stage.p50 < 0.1
+    assert stage.p50 <= stage.p90 <= stage.p99 <= stage.slowest
+    assert stage.slowest >= 0.1
+
+
+def test_the_record_goes_through_json() -> None:
+    record = finished(nl.from_sequence(range(100)).map(abs).batch(10)).as_dict()
+    assert json.loads(json.dumps(record)) == record
+    counts = record["counts"]
+    assert isinstance(counts, dict)
+    assert counts["samples"] == 100
+
+
+def test_the_text_ends_with_the_bottleneck_and_holds_every_stage() -> None:
+    made = finished(
+        nl.from_sequence(range(300)).map(fragile, on_error="skip").batch(10).map(len, name="count")
+    )
+    lines = str(made).splitlines()
+    assert lines[-1].startswith(f"bottleneck: {made.verdict.name}")
+    assert lines[0].startswith("run: ")
+    for name in ("read", "fragile", "  count", "workers"):
+        assert any(line.startswith(name + " ") for line in lines), name
+    assert max(map(len, lines[:-1])) <= 100
+
+
+def test_a_running_run_can_be_looked_at_from_another_thread() -> None:
+    held = threading.Event()
+    inside = threading.Event()
+
+    def hold(n: int) -> int:
+        if n == 40:
+            inside.set()
+            held.wait()
+        return n
+
+    seen: list[Counts] = []
+
+    def look(batches: nl.Run[object]) -> None:
+        inside.wait()
+        seen.append(batches.report().counts)
+        held.set()
+
+    with nl.from_sequence(range(80)).map(hold).batch(8).workers(2).run() as batches:
+        watcher = threading.Thread(target=look, args=(batches,))
+        watcher.start()
+        assert sum(1 for _ in batches) == 10
+        watcher.join()
+    assert not seen[0].ended
+    assert seen[0].samples <= 40
+    assert batches.report().counts.ended
+
+
+def test_the_clock_of_a_report_stops_with_the_run() -> None:
+    with nl.from_sequence(range(10)).batch(2).run() as batches:
+        next(batches)
+    first = batches.report()
+    assert batches.report() == first
+    assert not first.counts.ended
+    assert first.counts.consumer.batches == 1
+
+
+def test_a_thread_that_hangs_is_reported_with_its_stack() -> None:
+    held = threading.Event()
+
+    def hang_at_three(n: int) -> int:
+        if n == 3:
+            held.wait()
+        return n
+
+    data = nl.from_sequence(range(20)).map(hang_at_three, timeout=0.2, on_error="skip").batch(5)
+    try:
+        with data.run() as batches:
+            assert sum(len(batch) for batch in batches) == 19  # type: ignore[arg-type]
+            made = batches.report()
+            held.set()
+    finally:
+        held.set()
+    assert len(made.counts.abandoned) == 1
+    assert "hang_at_three" in made.counts.abandoned[0]
+    assert "abandoned: stage 'hang_at_three' took longer" in str(made)
