@@ -36,14 +36,19 @@ _SHARES = (0.5, 0.9, 0.99, 1.0)
 
 
 def count(
-    engine: Engine, consumer: ConsumerCount, machine: MachineCount, samples: int, now: float
+    engine: Engine,
+    consumer: ConsumerCount,
+    machine: MachineCount,
+    samples: int,
+    ended: bool,
+    now: float,
 ) -> Counts:
     """Everything that is known about the run at the time ``now``."""
     core, program = engine.core, engine.program
     meters = list(engine.meters)
     return Counts(
         seconds=now - engine.begun,
-        ended=core.finished,
+        ended=ended,
         samples=samples,
         stages=count_stages(core, program.kinds, meters),
         crews=count_crews(core, program.kinds, meters, now),

@@ -242,7 +242,7 @@ class Run(Generic[T]):
         begun = self._engine.begun
         consumer = ConsumerCount(self.yielded, waited, came - begun, stalled, worked)
         machine = MachineCount(runtime.usable_cores(), runtime.gil_enabled(), cpu - self._cpu)
-        return Report.of(count(self._engine, consumer, machine, self._samples, now))
+        return Report.of(count(self._engine, consumer, machine, self._samples, self._ended, now))
 
     def _stop_clock(self) -> None:
         if self._gone is None:

@@ -249,13 +249,15 @@ def carry(
             out = _run(task, block, step, cells, failed, place, slot)
             if out is None:
                 return
+            calls = len(out)
         else:
             out = block.out
+            calls = sum(entry.how != RESOLVE for entry in block.pending)
             _complete(block, step, out, failed, place)
         if out and not step.future:
             _refuse_future(step, out, failed)
         ended = perf_counter()
-        meters[block.op].add(len(out), ended - begun, len(failed))
+        meters[block.op].add(calls, ended - begun, len(failed))
         begun = ended
         if failed:
             block.out = out
@@ -328,10 +330,11 @@ def _call(fn: Fn, cells: Sequence[object], out: list[object], failed: Failed) ->
     """``fn`` of every cell. What was appended before an error stays, and ``rest`` goes on
     behind it; a StopIteration looks like the end, so the count is what tells."""
     rest = iter(cells)
-    while len(out) < len(cells):
+    whole = len(out) + len(cells)
+    while len(out) < whole:
         try:
             out.extend(map(fn, rest))
-            if len(out) < len(cells):
+            if len(out) < whole:
                 raise StopIteration
         except BaseException as error:
             _note(out, failed, error)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import doctest
 import json
 import threading
-from types import ModuleType
 
 import pytest
 
 import nogil_loader as nl
-from nogil_loader.engine import run as run_module
-from nogil_loader.observe import report, verdict
 from nogil_loader.observe.counts import Counts
 from nogil_loader.observe.report import Report
 
@@ -29,11 +25,6 @@ def finished(pipeline: nl.Pipeline[object]) -> Report:
         for _ in batches:
             pass
     return batches.report()
-
-
-@pytest.mark.parametrize("module", [report, verdict, run_module])
-def test_the_examples_hold(module: ModuleType) -> None:
-    assert doctest.testmod(module).failed == 0
 
 
 def test_every_sample_is_counted_once_in_each_stage() -> None:
