@@ -10,6 +10,7 @@ from nogil_loader.engine.errors import (
 )
 from nogil_loader.engine.run import Run
 from nogil_loader.engine.warm import per_worker
+from nogil_loader.observe.progress import progress
 from nogil_loader.pipeline import Pipeline
 from nogil_loader.position.parse import StateMismatch
 from nogil_loader.position.state import merge_states
@@ -54,6 +55,7 @@ __all__ = [
     "merge_states",
     "mix",
     "per_worker",
+    "progress",
     "read",
     "zip_sources",
 ]

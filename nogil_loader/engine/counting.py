@@ -50,6 +50,8 @@ def count(
         seconds=now - engine.begun,
         ended=ended,
         samples=samples,
+        done=core.source.front,
+        length=core.source.stop,
         stages=count_stages(core, program.kinds, meters),
         crews=count_crews(core, program.kinds, meters, now),
         consumer=consumer,

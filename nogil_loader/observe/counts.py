@@ -171,6 +171,10 @@ class Counts:
     ended: bool
     samples: int
     """Samples in the batches that were handed out."""
+    done: int = 0
+    """Units of the source (what shards and resume count) that have an outcome."""
+    length: int | None = None
+    """How many there are; None for a stream that has not ended."""
     stages: tuple[StageCount, ...] = ()
     crews: tuple[CrewCount, ...] = ()
     consumer: ConsumerCount = field(default_factory=ConsumerCount)
