@@ -15,7 +15,6 @@ import traceback
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from nogil_loader.engine.core import Block
 from nogil_loader.engine.errors import StageTimeout
 from nogil_loader.engine.steps import Slot, Work
 
@@ -86,7 +85,7 @@ class Keeper:
         for slot in self._engine.slots:
             work = slot.work
             if work is not None and not slot.stuck:
-                ends.append(slot.since + self._timeout(work))
+                ends.append(work.at[1] + self._timeout(work))
         return min(ends)
 
     def _timeout(self, work: Work) -> float:
@@ -105,7 +104,7 @@ class Keeper:
             work = slot.work
             if work is None or slot.stuck or work.task.revoked:
                 continue
-            if now - slot.since >= self._timeout(work):
+            if now - work.at[1] >= self._timeout(work):
                 self._expire(slot, work, now)
 
     def _expire(self, slot: Slot, work: Work, now: float) -> None:
@@ -113,18 +112,10 @@ class Keeper:
         error = StageTimeout(self._describe(slot, work))
         engine.acquire()
         try:
-            done = len(work.out)
-            if slot.work is not work or done >= len(work.cells):
+            number, since = work.at
+            if slot.work is not work or work.done > number or now - since < self._timeout(work):
                 return  # it finished after all
-            block = work.task.block
-            assert block is not None
-            half = Block(block.level, work.op, block.start, block.count, list(work.cells))
-            half.ids = None if work.ids is None else list(work.ids)
-            half.alone, half.first, half.tries = block.alone, block.first, block.tries
-            half.skips, half.failure, half.size = block.skips, block.failure, block.size
-            half.out = work.out[:done] + [None] * (len(work.cells) - done)
-            failed = [entry for entry in work.failed if entry[0] < done]
-            if not engine.core.expire(work.task, half, [*failed, (done, error)], now):
+            if not engine.core.expire(work.task, *work.halt(error), now):
                 return
             slot.stuck = True
             engine.abandoned.append(str(error))
@@ -135,7 +126,7 @@ class Keeper:
         if dead:
             engine.fail(StageTimeout("every worker hangs:\n\n" + "\n\n".join(engine.abandoned)))
         else:
-            engine.hire(slot.kind)
+            engine.hire(slot.kind, replaces=True)
 
     def _describe(self, slot: Slot, work: Work) -> str:
         op = self._engine.program.ops[self._level(work)][work.op]

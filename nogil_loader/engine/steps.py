@@ -20,7 +20,7 @@ from time import monotonic, perf_counter
 from typing import Protocol, TypeAlias
 
 from nogil_loader.engine.core import Block, Ident, Task
-from nogil_loader.engine.core.block import RESOLVE, SUBSTITUTE, as_tuple
+from nogil_loader.engine.core.block import AGAIN, RESOLVE, SUBSTITUTE, Pending, as_tuple
 from nogil_loader.engine.errors import FieldMissing, StageTimeout, UndeclaredFuture
 from nogil_loader.engine.meters import OpMeter
 from nogil_loader.fallback.remote import RemoteTimeout
@@ -60,21 +60,24 @@ class Slot:
     One writer, its worker; readers take what they see. ``work`` is replaced as a whole.
     """
 
-    __slots__ = ("ident", "kind", "since", "stuck", "work")
+    __slots__ = ("ident", "kind", "stuck", "work")
 
     def __init__(self, kind: int) -> None:
         self.kind = kind
         self.ident = threading.get_ident()
         self.work: Work | None = None
-        self.since = 0.0
         self.stuck = False
         """The worker was given up: it has been replaced."""
 
 
 class Work:
-    """A timed op over a block, as far as it has come: ``len(out)`` cells are done."""
+    """A timed op over a block, as far as it has come.
 
-    __slots__ = ("cells", "failed", "ids", "op", "out", "task")
+    ``at`` is replaced as a whole: (which cell, or which of ``pending`` where only some cells
+    still need a result; when it was begun). ``done`` counts those that came to an end.
+    """
+
+    __slots__ = ("at", "cells", "done", "failed", "ids", "op", "out", "pending", "task")
 
     def __init__(
         self,
@@ -83,13 +86,40 @@ class Work:
         cells: Sequence[object],
         ids: Sequence[Ident] | None,
         failed: Failed,
+        out: list[object],
+        pending: Sequence[Pending] | None = None,
     ) -> None:
         self.task = task
         self.op = op
         self.cells = cells
         self.ids = ids
         self.failed = failed
-        self.out: list[object] = []
+        self.out = out
+        self.pending = pending
+        self.at = (0, monotonic())
+        self.done = 0
+
+    def halt(self, error: BaseException) -> tuple[Block, Failed, list[Pending]]:
+        """For the keeper: the block as far as it has come, with nothing in it that the hung
+        thread could still change but the cells; the failures, the hung cell last; and what
+        remains to be done."""
+        block = self.task.block
+        assert block is not None
+        half = Block(block.level, self.op, block.start, block.count, list(self.cells))
+        half.ids = None if self.ids is None else list(self.ids)
+        half.alone, half.first, half.tries = block.alone, block.first, block.tries
+        half.skips, half.failure, half.size = block.skips, block.failure, block.size
+        number, total = self.at[0], len(self.cells)
+        if self.pending is None:
+            hung = number
+            half.out = self.out[:number] + [None] * (total - number)
+            rest = [Pending(index, AGAIN, None) for index in range(number + 1, total)]
+        else:
+            hung = self.pending[number].cell
+            half.out = list(self.out)
+            rest = list(self.pending[number + 1 :])
+        failed = [entry for entry in self.failed if entry[0] < hung]
+        return half, [*failed, (hung, error)], rest
 
 
 class Place(Protocol):
@@ -246,14 +276,17 @@ def carry(
         failed: Failed = []
         if block.out is None:
             cells = _inputs(block, step)
-            out = _run(task, block, step, cells, failed, place, slot)
-            if out is None:
+            ran = _run(task, block, step, cells, failed, place, slot)
+            if ran is None:
                 return
+            out = ran
             calls = len(out)
         else:
-            out = block.out
-            calls = sum(entry.how != RESOLVE for entry in block.pending)
-            _complete(block, step, out, failed, place)
+            done = _complete(task, block, step, block.out, failed, place, slot)
+            if done is None:
+                return
+            out = done
+            calls = len([entry for entry in block.pending if entry.how != RESOLVE])
         if out and not step.future:
             _refuse_future(step, out, failed)
         ended = perf_counter()
@@ -517,14 +550,15 @@ def _run_timed(
     slot: Slot,
 ) -> list[object] | None:
     """An op with a time limit: publish before each cell, and stop when given up."""
-    work = Work(task, block.op, cells, block.ids, failed)
+    out: list[object] = []
+    work = Work(task, block.op, cells, block.ids, failed, out)
     keys = _keys(block, place)
-    out = work.out
     slot.work = work
-    for cell in cells:
+    for number, cell in enumerate(cells):
         key = next(keys)
-        slot.since = monotonic()
+        work.at = (number, monotonic())
         _one(step, cell, key, out, failed)
+        work.done = number + 1
         if task.revoked:
             return None
     slot.work = None
@@ -543,16 +577,38 @@ def _one(step: Step, cell: object, key: tuple[int, ...], out: list[object], fail
     elif step.kind == FLAT_MAP:
         _call_many(step.fn, (cell,), out, failed)
     else:
-        _call(step.fn, (cell,), out, failed)
+        result: list[object] = []
+        wrong: Failed = []
+        _call(step.fn, (cell,), result, wrong)
+        if wrong:
+            failed.append((len(out), wrong[0][1]))
+        out.append(result[0])
 
 
-def _complete(block: Block, step: Step, out: list[object], failed: Failed, place: Place) -> None:
-    """Fill in the results that a half-done op still lacks."""
+def _complete(
+    task: Task,
+    block: Block,
+    step: Step,
+    out: list[object],
+    failed: Failed,
+    place: Place,
+    slot: Slot,
+) -> list[object] | None:
+    """Fill in the results that a half-done op still lacks; None when the lease was revoked.
+
+    Each of these attempts has its own clock, too.
+    """
     if not block.pending:
-        return
+        return out
     keys = list(_keys(block, place))
     assert block.cells is not None
-    for entry in block.pending:
+    work: Work | None = None
+    if step.timed:
+        out = list(out)
+        work = slot.work = Work(task, block.op, block.cells, block.ids, failed, out, block.pending)
+    for number, entry in enumerate(block.pending):
+        if work is not None:
+            work.at = (number, monotonic())
         index = entry.cell
         cell = block.cells[index]
         result: list[object] = []
@@ -565,7 +621,14 @@ def _complete(block: Block, step: Step, out: list[object], failed: Failed, place
         else:
             _one(step, cell, keys[index], result, wrong)
         out[index] = result[0]
-        failed.extend((index, error) for _, error in wrong)
+        if wrong:
+            failed.append((index, wrong[0][1]))
+        if work is not None:
+            work.done = number + 1
+            if task.revoked:
+                return None
+    slot.work = None
+    return out
 
 
 def _resolve(step: Step, cell: object, future: object, out: list[object], failed: Failed) -> None:

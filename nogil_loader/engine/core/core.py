@@ -282,7 +282,7 @@ class Core:
         block: Block,
         failed: Sequence[tuple[int, BaseException]],
         now: float,
-        undone: range = range(0),
+        undone: Sequence[Pending] = (),
     ) -> None:
         """Some cells of op ``block.op`` raised: the policy of the op decides on each."""
         op = segment.level.spec.ops[block.op]
@@ -326,13 +326,18 @@ class Core:
         self._settle(now)
 
     def expire(
-        self, task: Task, half_done: Block, failed: list[tuple[int, BaseException]], now: float
+        self,
+        task: Task,
+        half_done: Block,
+        failed: list[tuple[int, BaseException]],
+        undone: Sequence[Pending],
+        now: float,
     ) -> bool:
         """The lease of a running task ended: the last of the ``failed`` cells hangs.
 
         ``half_done`` is a copy of the block in which nothing is shared with the hung thread
-        but the cells; results before the hung one are in its ``out``. False if the task was
-        finished in the meantime.
+        but the cells; results before the hung one are in its ``out``, and ``undone`` are the
+        cells behind it that have none. False if the task was finished in the meantime.
         """
         segment = task.segment
         if task.revoked or task.over or segment is None:
@@ -342,7 +347,6 @@ class Core:
         segment.running -= 1
         if self.ahead.memory is not None:
             self.ahead.settle(task.charged, half_done.size, 0)
-        undone = range(failed[-1][0] + 1, len(half_done.cells or ()))
         self._failed(segment, half_done, failed, now, undone)
         self._settle(now)
         return True

@@ -21,7 +21,7 @@ def judge(
     block: Block,
     policy: Policy,
     failed: Sequence[tuple[int, BaseException]],
-    undone: range,
+    undone: Sequence[Pending] = (),
 ) -> tuple[list[Pending], float]:
     """Apply the policy to the failed cells of a half-done block (``block.out`` is set).
 
@@ -29,7 +29,7 @@ def judge(
     ends the run. Returns the cells that still need a result, by their index after all this,
     and the seconds to wait before they are tried again.
     """
-    pending = [Pending(index, AGAIN, None) for index in undone]
+    pending = list(undone)
     drops: list[int] = []
     wait = 0.0
     for index, error in failed:
