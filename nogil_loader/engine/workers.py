@@ -95,6 +95,8 @@ class Engine:
         self.keeper = Keeper(self) if _needs_keeper(program) else None
         self.restless = self.feed is not None
         """Whether ``collect`` has more to look at than credits and settled futures."""
+        self.weighs = program.core.memory is not None
+        """Whether samples are weighed, for there is a byte budget."""
         self.watchful = self.keeper is not None or exhausted is not None or _has_futures(program)
         """Whether workers have more to look at between two blocks."""
         self.abandoned: list[str] = []
@@ -399,7 +401,7 @@ def _run(engine: Engine, worker: Worker, task: Task) -> None:
         block.cells = [finished(cell) for cell in block.cells]
     plain = worker.courses[segment.number]
     if plain is not None and block.op == plain.first and block.out is None and not block.alone:
-        if worker.quick and plain.passed < _UNTIMED:
+        if worker.quick and plain.passed < _UNTIMED and not engine.weighs:
             hurry(task, block, plain)
             if task.failed:
                 worker.meter.ops[block.level][block.op].failures += len(task.failed)
@@ -418,12 +420,18 @@ def _run(engine: Engine, worker: Worker, task: Task) -> None:
     )
     if task.revoked:
         return
+    if engine.weighs:
+        _weigh(task, block)
     if task.slots and block.op == last and not task.failed and not task.futures:
         _write_rows(engine, worker, task, block)
-    elif engine.program.core.memory is not None and block.cells is not None:
-        sizes = [sizeof(cell) for cell in (block.cells if block.out is None else block.out)]
-        block.size = sum(sizes)
-        task.largest = max(sizes, default=0)
+
+
+def _weigh(task: Task, block: Block) -> None:
+    """With a byte budget: what the cells have become."""
+    cells = block.cells if block.out is None else block.out
+    sizes = [sizeof(cell) for cell in cells or ()]
+    block.size = sum(sizes)
+    task.largest = max(sizes, default=0)
 
 
 def finished(value: object) -> object:

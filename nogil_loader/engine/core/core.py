@@ -214,6 +214,7 @@ class Core:
         """
         level = self.source
         assert task.slots is not None
+        self.ahead.charged += task.allocated
         if len(task.slots) == 1 and block.ids is None and not block.size:
             slot = task.slots[0][0]
             slot.left -= block.count
@@ -226,7 +227,6 @@ class Core:
             self.ahead.charged -= block.size
             for slot in early.written(block, task.slots):
                 self._rise(slot, now)
-        self.ahead.charged += task.allocated
         return False
 
     def _rise(self, slot: Slot, now: float) -> None:
