@@ -143,7 +143,9 @@ class Feed:
 
     def announce(self, core: Core, now: float) -> None:
         """With the core's lock: tell it what has been read, and the reader what is wanted."""
-        ended = self._ended  # before the count: once it is set, the count is final
+        # Read before the count, which is final once it is set; and before the other flag, for
+        # a stream that was cut off by the close of its run has not come to its end.
+        ended = self._ended and not self._engine.closing
         count = self.count
         if count > self._announced:
             self._announced = count
