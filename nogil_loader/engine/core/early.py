@@ -26,7 +26,7 @@ def rows_of(level: Level, rows: int, block: Block) -> list[Rows]:
             end = stop
         if number not in level.slots:
             whole = rows
-            if level.stop is not None:
+            if level.stop is not None and not level.spec.drop_last:
                 whole = min(rows, level.stop - (begin - row))
             level.slots[number] = Slot(number, whole)
         places.append((level.slots[number], row, begin, end))
