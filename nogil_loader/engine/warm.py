@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, cast
 
 T = TypeVar("T")
 
@@ -72,9 +72,9 @@ class Warm:
     def lend(self, key: object, factory: Callable[[], T]) -> T:
         """One of the objects for ``key`` that nobody has, or a new one; give it back after."""
         with self._lock:
-            free: list[T] = self._free.setdefault(key, [])  # type: ignore[arg-type]
+            free = self._free.setdefault(key, [])
             if free:
-                return free.pop()
+                return cast("T", free.pop())
         made = factory()
         with self._lock:
             self._all.append(made)

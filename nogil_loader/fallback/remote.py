@@ -12,10 +12,11 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 from collections.abc import Callable, Sequence
+from ctypes import c_longlong
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
-from multiprocessing.sharedctypes import Synchronized
+from multiprocessing.sharedctypes import RawValue
 
 from nogil_loader.fallback.shipping import Arena, pack, unpack
 from nogil_loader.fallback.worker import Randomness, Result, main
@@ -58,7 +59,7 @@ class RemoteWorker:
         self._outbox, self._inbox = Arena(), Arena()
         self._process: SpawnProcess | None = None
         self._connection: Connection | None = None
-        self._progress: Synchronized[int] | None = None
+        self._progress: c_longlong | None = None
 
     def run(
         self,
@@ -143,7 +144,7 @@ class RemoteWorker:
         if getattr(multiprocessing.current_process(), "_inheriting", False):
             raise RuntimeError(_GUARD)
         ours, theirs = context.Pipe()
-        self._progress = context.Value("q", -1)
+        self._progress = RawValue(c_longlong, -1)
         process = context.Process(
             target=main,
             args=(theirs, self._progress, self._shipped),

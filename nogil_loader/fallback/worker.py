@@ -14,8 +14,8 @@ import pickle
 import signal
 import traceback
 from collections.abc import Callable, Sequence
+from ctypes import c_longlong
 from multiprocessing.connection import Connection
-from multiprocessing.sharedctypes import Synchronized
 
 from nogil_loader.fallback.shipping import Arena, pack, unpack
 from nogil_loader.position.keys import Keyed
@@ -33,7 +33,7 @@ class RemoteError(RuntimeError):
 
 def main(
     connection: Connection,
-    progress: Synchronized[int],
+    progress: c_longlong,
     shipped: bytes,
 ) -> None:
     """The life of a worker process. Module-level, so that spawn can find it."""
@@ -72,7 +72,7 @@ def _run(
     keyed: Keyed | None,
     cells: Sequence[object],
     keys: Sequence[tuple[int, ...]] | None,
-    progress: Synchronized[int],
+    progress: c_longlong,
 ) -> list[Result]:
     results: list[Result] = []
     for number, cell in enumerate(cells):
