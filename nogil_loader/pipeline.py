@@ -412,12 +412,19 @@ class Epochs(Generic[T]):
         self._pool = Threads()
         self._session = Session(pipeline.source, pipeline.chain)
         self._runs: dict[int, Run[T] | Exception] = {}
+        self._current = self._first
+        """The epoch that the consumer is at: only the one after it may begin early."""
+        self._early: set[int] = set()
+        """Epochs that could have begun, but too early."""
         self._over = False
 
     def begin(self, epoch: int) -> None:
         """Start an epoch, unless that was done; an error is kept until the epoch's turn."""
         with self._lock:
             if self._over or epoch >= self._count or epoch in self._runs:
+                return
+            if epoch > self._current + 1:
+                self._early.add(epoch)
                 return
             try:
                 run = self._session.start(
@@ -437,7 +444,10 @@ class Epochs(Generic[T]):
     def __iter__(self) -> Iterator[Run[T]]:
         try:
             for epoch in range(self._first, self._count):
+                self._current = epoch
                 self.begin(epoch)
+                if epoch + 1 in self._early:
+                    self.begin(epoch + 1)
                 run = self._runs[epoch]
                 if isinstance(run, Exception):
                     raise run
