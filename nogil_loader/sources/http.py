@@ -20,7 +20,6 @@ import random
 import re
 import ssl
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import quote, urljoin, urlsplit
@@ -32,7 +31,10 @@ MOVED = frozenset((301, 302, 303, 307, 308))
 CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
 LONGEST_WAIT = 30.0
 REDIRECTS = 5
-SMALL_REST = 1 << 16
+SMALL = 1 << 16
+"""Bytes that are sooner sent again than counted one by one."""
+FINAL = (FileNotFoundError, PermissionError, StoreError)
+"""The ``OSError``s that are an answer, not a failure of the connection."""
 SAFE = "/%:@!$&'()*+,;=~-._?"
 """What may stand in an address as it is; the rest is escaped."""
 
@@ -84,6 +86,7 @@ class Connections:
     ) -> None:
         self._patience, self._closing, self._context = patience, closing, context
         self._open: dict[tuple[str, str], http.client.HTTPConnection] = {}
+        self._last: http.client.HTTPResponse | None = None
         self._random = random.Random()
 
     def read(self, url: str, offset: int, size: int, version: str | None = None) -> bytes:
@@ -91,49 +94,22 @@ class Connections:
         if size == 0:
             return b""
         made = bytearray(size)
-        filled = 0
-        failures = self._failures(url)
-        with memoryview(made) as view:
-            while filled < size:
-                try:
-                    for count in self._fill(url, offset + filled, view[filled:], version):
-                        filled += count
-                        failures = self._failures(url)
-                    if filled < size:
-                        raise _Broken(f"it ended after {filled} of {size} bytes")
-                except (_Broken, _NotNow) as error:
-                    failures.after(error)
+        self._fill(url, offset, made, version, None)
         return bytes(made)
 
     def read_all(self, url: str) -> bytes:
         """The whole object."""
-        made = b""
-        version: str | None = None
         failures = self._failures(url)
         while True:
             try:
-                response = self._get(url, f"bytes={len(made)}-" if made else None, version)
+                response = self._get(url, None, None)
                 stat = _stat(response)
-                if version is not None and stat.version != version:
-                    raise _changed(url)
-                if response.status == 206:
-                    _check_start(response, len(made), url)
-                else:
-                    made = b""  # no ranges here: the rest cannot be had alone
-                # A chunked body has no size; then nothing tells one version from another.
-                version = stat.version if stat.size >= 0 else None
-                try:
-                    rest = response.read()
-                except http.client.IncompleteRead as error:
-                    if error.partial and version is not None:
-                        made += error.partial
-                        failures = self._failures(url)
-                    raise _Broken(f"the body ended after {len(made)} bytes") from error
-                except (OSError, http.client.HTTPException) as error:
-                    raise _Broken(str(error)) from error
-                return made + rest if made else rest
+                if stat.size > SMALL:
+                    made = bytearray(stat.size)
+                    self._fill(url, 0, made, stat.version, response)
+                    return bytes(made)
+                return self._rest(response)
             except (_Broken, _NotNow) as error:
-                self.close()
                 failures.after(error)
 
     def stat(self, url: str) -> Stat:
@@ -144,7 +120,6 @@ class Connections:
             try:
                 response = self._get(url, "bytes=0-0", None)
                 stat = _stat(response)
-                self._done(response)
             except (_Broken, _NotNow) as error:
                 failures.after(error)
                 continue
@@ -154,6 +129,9 @@ class Connections:
 
     def close(self) -> None:
         """Close every connection. Idempotent."""
+        if self._last is not None:
+            self._last.close()
+            self._last = None
         while self._open:
             self._open.popitem()[1].close()
 
@@ -161,35 +139,66 @@ class Connections:
         # An op's connections have nobody else to close them.
         self.close()
 
-    def _fill(self, url: str, offset: int, view: memoryview, version: str | None) -> Iterator[int]:
-        """Fill the view from one response; yields how many bytes came each time."""
-        wanted = f"bytes={offset}-{offset + len(view) - 1}"
-        response = self._get(url, wanted, version)
+    def _fill(
+        self,
+        url: str,
+        offset: int,
+        made: bytearray,
+        version: str | None,
+        response: http.client.HTTPResponse | None,
+    ) -> None:
+        """Fill ``made`` with what lies from ``offset`` on, by as many requests as it takes.
+
+        ``response``: one that is about to give just that, if there is one.
+        """
+        filled = 0
+        failures = self._failures(url)
+        with memoryview(made) as view:
+            while filled < len(view):
+                try:
+                    response = response or self._part(
+                        url, offset + filled, len(view) - filled, version
+                    )
+                    count = response.readinto(view[filled:])
+                    if not count:
+                        raise _Broken(f"it ended after {filled} of {len(view)} bytes")
+                    filled += count
+                    failures = self._failures(url)
+                except (OSError, http.client.HTTPException, _Broken, _NotNow) as error:
+                    if isinstance(error, FINAL):
+                        raise
+                    response = None
+                    if not isinstance(error, _NotNow):
+                        self.close()
+                    failures.after(error)
+
+    def _part(
+        self, url: str, offset: int, size: int, version: str | None
+    ) -> http.client.HTTPResponse:
+        """A response whose next bytes are those from ``offset`` on."""
+        response = self._get(url, f"bytes={offset}-{offset + size - 1}", version)
         stat = _stat(response)
         if version is not None and stat.version != version:
             raise _changed(url)
         if response.status == 416:
             raise BrokenFileError(f"{url} ends at {stat.size}: more was expected at {offset}")
-        if response.status == 200:
-            # The server ignores ranges: what comes before is passed over.
-            skipped = 0
-            while skipped < offset:
-                skipped += len(self._some(response, min(1 << 20, offset - skipped)))
-        else:
+        if response.status == 206:
             _check_start(response, offset, url)
-        filled = 0
-        while filled < len(view):
-            try:
-                count = response.readinto(view[filled:])
-            except (OSError, http.client.HTTPException) as error:
-                self.close()
-                raise _Broken(str(error)) from error
-            if not count:
-                self.close()
-                raise _Broken(f"the body ended {len(view) - filled} bytes early")
-            filled += count
-            yield count
-        self._done(response)
+            return response
+        # The server ignores ranges: what comes before is passed over.
+        while offset:
+            passed = len(response.read(min(1 << 20, offset)))
+            if not passed:
+                raise _Broken("it ended before the part that was asked for")
+            offset -= passed
+        return response
+
+    def _rest(self, response: http.client.HTTPResponse) -> bytes:
+        try:
+            return response.read()
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise _Broken(f"{type(error).__name__}: {error}") from error
 
     def _get(self, url: str, wanted: str | None, version: str | None) -> http.client.HTTPResponse:
         """The response, after redirects."""
@@ -201,7 +210,6 @@ class Connections:
                 return response
             location = response.headers.get("Location")
             retry = response.headers.get("Retry-After", "")
-            self._done(response)
             if status in AGAIN:
                 raise _NotNow(status, float(retry) if retry.isdigit() else None)
             if status not in MOVED or location is None:
@@ -219,10 +227,12 @@ class Connections:
         if version is not None and version.startswith('"'):
             headers["If-Match"] = version
         target = quote(path or "/", safe=SAFE) + (f"?{quote(query, safe=SAFE)}" if query else "")
+        self._make_ready()
         try:
             connection = self._connection(scheme, host)
             connection.request("GET", target, headers=headers)
-            return connection.getresponse()
+            self._last = connection.getresponse()
+            return self._last
         except (OSError, http.client.HTTPException) as error:
             self.close()
             if isinstance(error, ssl.SSLCertVerificationError):
@@ -240,31 +250,19 @@ class Connections:
             )
         return self._open[key]
 
-    def _some(self, response: http.client.HTTPResponse, size: int) -> bytes:
-        try:
-            part = response.read(size)
-        except (OSError, http.client.HTTPException) as error:
-            self.close()
-            raise _Broken(str(error)) from error
-        if not part:
-            self.close()
-            raise _Broken("the body ended early")
-        return part
-
-    def _done(self, response: http.client.HTTPResponse) -> None:
-        """Leave the connection ready for the next request, or close it."""
-        if response.isclosed():
+    def _make_ready(self) -> None:
+        """Leave nothing of the last response in the connection: a small rest is read, and for
+        a large one that nobody wants a new connection costs less."""
+        last, self._last = self._last, None
+        if last is None or last.isclosed():
             return
-        if response.length is not None and response.length <= SMALL_REST:
-            try:
-                response.read()
-                return
-            except (OSError, http.client.HTTPException):
-                self.close()
-                return
-        # Much is left that nobody wants: a new connection costs less.
-        response.close()
-        self.close()
+        if last.length is None or last.length > SMALL:
+            self.close()
+            return
+        try:
+            last.read()
+        except (OSError, http.client.HTTPException):
+            self.close()
 
     def _failures(self, url: str) -> _Failures:
         return _Failures(url, self._patience, self._closing, self._random)
@@ -280,7 +278,7 @@ class _Failures:
         self._random = source
         self._count = 0
 
-    def after(self, error: _Broken | _NotNow) -> None:
+    def after(self, error: Exception) -> None:
         """Wait for another try, or raise when this was the last."""
         self._count += 1
         if self._count >= self._patience.tries:

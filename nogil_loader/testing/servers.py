@@ -42,6 +42,7 @@ class LocalServer:
     ``drops``: for a path, after how many bytes of the body its first, second, … request is cut
     off; None for one that is not. ``refusals``: for a path, the status of its first, second, …
     request; None for one that is answered. ``redirects``: for a path, where else to look.
+    ``shift``: every part begins so many bytes later than was asked for, as it says itself.
     ``tls``: serve HTTPS with this context.
 
     ``files`` may be changed while it runs: the ETag changes with the content.
@@ -60,6 +61,7 @@ class LocalServer:
     drops: Mapping[str, Iterable[int | None]] = field(default_factory=dict)
     refusals: Mapping[str, Iterable[int | None]] = field(default_factory=dict)
     redirects: Mapping[str, str] = field(default_factory=dict)
+    shift: int = 0
     tls: ssl.SSLContext | None = None
 
     def __post_init__(self) -> None:
@@ -200,7 +202,7 @@ class _Handler(BaseHTTPRequestHandler):
         found = RANGE.match(asked) if asked and owner.ranges else None
         body = content
         if found:
-            first, last = int(found[1]), int(found[2] or len(content) - 1)
+            first, last = int(found[1]) + owner.shift, int(found[2] or len(content) - 1)
             if first >= len(content):
                 self.send_response(416)
                 self.send_header("Content-Range", f"bytes */{len(content)}")

@@ -58,6 +58,8 @@ def test_windows_of_rows(check: Check) -> None:
             list(range(start, start + window)) for start in wanted
         ]
     assert Arrays(data, window=4, stride=3).open().ref(1) == "array[3:7]"
+    both = check(Arrays({"x": data, "y": data * 2}, window=3, stride=2))
+    assert [cast(Rows, sample)["y"].tolist() for sample in both][1] == [4, 6, 8]
 
 
 def test_rows_are_views_and_those_of_files_are_read_only(tmp_path: Path) -> None:

@@ -63,8 +63,8 @@ def test_a_whole_object_goes_on_where_the_connection_broke() -> None:
         assert connections.read_all(server.url("a")) == DATA
     assert [request.range for request in server.requests] == [
         None,
-        "bytes=1000-",
-        "bytes=71000-",
+        "bytes=1000-299999",
+        "bytes=71000-299999",
     ]
 
 
@@ -91,6 +91,25 @@ def test_a_change_in_the_middle_of_a_whole_read_is_an_error() -> None:
         with pytest.raises(ObjectChangedError, match="changed"):
             connections.read_all(server.url("a"))
         timer.join()
+
+
+def test_a_change_in_the_middle_is_noticed_without_etags() -> None:
+    server = LocalServer({"a": DATA}, drops={"a": [1000]}, latency=0.15, etags=False)
+    with connected(server) as connections:
+        timer = threading.Timer(0.2, lambda: server.files.update(a=DATA[:-1]))
+        timer.start()
+        with pytest.raises(ObjectChangedError, match="changed"):
+            connections.read_all(server.url("a"))
+        timer.join()
+
+
+def test_another_part_than_asked_for_is_an_error() -> None:
+    server = LocalServer({"a": DATA}, shift=1, drops={"a": [None, 70_000]})
+    with connected(server) as connections:
+        with pytest.raises(StoreError, match=r"bytes from 10 on, the server sent bytes 11-"):
+            connections.read(server.url("a"), 10, 5)
+        with pytest.raises(StoreError, match=r"bytes from 70000 on, the server sent bytes 70001-"):
+            connections.read_all(server.url("a"))
 
 
 def test_a_server_that_ignores_ranges_is_read_right() -> None:
