@@ -393,7 +393,7 @@ class _Walk:
         level = self.level
         if self.stream:
             raise ValueError("cache() of a stream: its samples have no index to be found by")
-        if len(self.levels) > 1 or not level.one_to_one:
+        if len(self.levels) > 1 or any(op.kind in (FILTER, FLAT_MAP) for op in level.ops):
             raise ValueError(
                 "cache() keeps samples by the index of their source: put it before filter, "
                 "flat_map and batch"

@@ -16,6 +16,7 @@ from functools import partial
 from typing import cast
 
 from nogil_loader import plan, runtime, stages
+from nogil_loader.caches.folder import FolderCache
 from nogil_loader.caches.memory import MemoryCache
 from nogil_loader.cluster.agree import Agreed
 from nogil_loader.cluster.cores import workers_of
@@ -64,7 +65,8 @@ class Session:
             return None
         if cache.where == "memory":
             return MemoryCache(cache.max_bytes, sizeof)
-        raise ValueError(f"cache({cache.where!r}): only 'memory' keeps samples so far")
+        key = f"{self._reader.fingerprint()}-{cache.version}"
+        return FolderCache(cache.where, cache.max_bytes, key)
 
     def start(
         self,

@@ -66,7 +66,9 @@ class PassBy:
         self._keyed = keyed
         """Frozen randomness: keyed by the index, so that it is the same whenever it is made."""
 
-    def __call__(self, trace: Trace) -> Trace:
+    def __call__(self, trace: object) -> object:
+        if not isinstance(trace, Trace):
+            return self._fn(trace)  # a substitute for a sample that failed further up
         if trace.hit:
             return trace
         if self._keyed is not None:
@@ -82,7 +84,9 @@ class Keep:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def __call__(self, trace: Trace) -> object:
+    def __call__(self, trace: object) -> object:
+        if not isinstance(trace, Trace):
+            return trace  # a substitute, which is never stored
         if not trace.hit:
             self._store.put(trace.number, trace.value)
         return trace.value

@@ -19,6 +19,7 @@ from itertools import compress
 from time import monotonic, perf_counter
 from typing import Protocol, TypeAlias
 
+from nogil_loader.engine.cached import Trace
 from nogil_loader.engine.core import Block, Ident, Task
 from nogil_loader.engine.core.block import AGAIN, RESOLVE, SUBSTITUTE, Pending, as_tuple
 from nogil_loader.engine.errors import FieldMissing, StageTimeout, UndeclaredFuture
@@ -657,8 +658,10 @@ def _substitute(
     assert step.substitute is not None and block.cells is not None
     try:
         value = step.substitute(place.reference(block, index), error)
-        if step.key is not None and step.kind in (MAP, _PROMISE):
-            value = _replaced(block.cells[index], step.key, step.to, value)
+        if step.op.key is not None and step.kind in (MAP, _PROMISE):
+            cell = block.cells[index]
+            whole = cell.value if isinstance(cell, Trace) else cell
+            value = _replaced(whole, step.op.key, step.to, value)
         out.append(list(value) if step.kind == FLAT_MAP else value)  # type: ignore[call-overload]
     except BaseException as raised:
         _note(out, failed, Final(raised))
