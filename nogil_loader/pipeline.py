@@ -324,6 +324,7 @@ class Pipeline(Generic[T]):
         resume: Mapping[str, JSON] | None = None,
         ordered: bool = True,
         executor: Executor | None = None,
+        trace: str | os.PathLike[str] | None = None,
         allow_changes: bool = False,
     ) -> Run[T]:
         """Start: threads, files and all. Use the result in a ``with`` block.
@@ -332,7 +333,8 @@ class Pipeline(Generic[T]):
         ``resume``: a ``Run.state()`` (or ``merge_states`` of all ranks): go on with the very
         next batch, in the state's epoch and seed; a state of another pipeline or other data is
         refused unless ``allow_changes``. ``ordered=False``: the same batches, as they
-        complete. ``executor``: the host program's own threads for the CPU work.
+        complete. ``executor``: the host program's own threads for the CPU work. ``trace``: a
+        file that gets a timeline of every thread, for https://ui.perfetto.dev.
         """
         session = Session(self.source, self.chain)
         try:
@@ -343,6 +345,7 @@ class Pipeline(Generic[T]):
                 allow_changes=allow_changes,
                 ordered=ordered,
                 executor=executor,
+                trace=trace,
             )
         except BaseException:
             session.close()

@@ -28,6 +28,7 @@ from nogil_loader.engine.errors import ForkedRun, RunClosed
 from nogil_loader.engine.origin import Origin, Returned
 from nogil_loader.engine.program import Places
 from nogil_loader.engine.steps import Final
+from nogil_loader.engine.tracing import ConsumerLane
 from nogil_loader.engine.workers import Engine, finished
 from nogil_loader.observe.counts import ConsumerCount, MachineCount
 from nogil_loader.observe.report import Report
@@ -73,6 +74,7 @@ class Run(Generic[T]):
         self._gone: tuple[float, float] | None = None
         """When the run ended or was closed, and the process's time on cores then."""
         self._cpu = process_time()
+        self._lane = None if engine.trace is None else ConsumerLane(engine.trace)
         self._finalizer = weakref.finalize(self, _forget, engine, os.getpid())
 
     def __iter__(self) -> Run[T]:
@@ -146,10 +148,13 @@ class Run(Generic[T]):
             engine.queue.put(delivery)
             self._end(delivery)
             return
+        now = monotonic()
         if self._first is None:
-            self._first = monotonic(), self.waited
+            self._first = now, self.waited
         self._samples += delivery.weight
         count = len(delivery.values)
+        if self._lane is not None:
+            self._lane.fetched(begun, now, count)
         if count == 1:
             self._ready.append((delivery, 0))
         else:
@@ -158,6 +163,7 @@ class Run(Generic[T]):
 
     def _end(self, delivery: Delivery) -> None:
         self._stop_clock()
+        self._engine.write_trace()
         if delivery.failure is not None:
             self._fail(delivery.failure)
         self._ended = True
@@ -265,6 +271,7 @@ class Run(Generic[T]):
         self._finalizer.detach()
         gone = self._engine.stop(_GRACE if timeout is None else timeout)
         self._discard()
+        self._engine.write_trace()
         return gone
 
     def _discard(self) -> None:
@@ -313,3 +320,4 @@ def _forget(engine: Engine, pid: int) -> None:
         engine.abandon()
     else:
         engine.stop(_AT_EXIT)
+    engine.write_trace()

@@ -14,6 +14,7 @@ Guarantees
 from __future__ import annotations
 
 import contextvars
+import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -36,6 +37,7 @@ from nogil_loader.engine.program import Places, Program, bind_steps
 from nogil_loader.engine.steps import Slot as WorkerSlot
 from nogil_loader.engine.steps import carry, course, hurry
 from nogil_loader.engine.threads import Threads
+from nogil_loader.engine.tracing import note, open_trace
 from nogil_loader.sources.base import StreamReader
 
 _TRIES = 200
@@ -69,9 +71,11 @@ class Engine:
         pool: Executor | None = None,
         host: Executor | None = None,
         exhausted: Callable[[], None] | None = None,
+        trace: str | os.PathLike[str] | None = None,
     ) -> None:
         self.program = program
         self.core = Core(program.core, start)
+        self.trace = None if trace is None else open_trace(trace, self.core)
         self.lock = threading.Lock()
         self.making = threading.Lock()
         """Held while the arrays of a batch are made."""
@@ -242,6 +246,11 @@ class Engine:
         self.queue.put(None)
         self.wake_all()
 
+    def write_trace(self) -> None:
+        """The run is over, as far as its consumer is concerned. Idempotent."""
+        if self.trace is not None:
+            self.trace.write()
+
     def stop(self, timeout: float | None) -> bool:
         """Signal the end and wait for the threads; whether they are all gone in time."""
         self.abandon()
@@ -316,9 +325,13 @@ def _loop(engine: Engine, worker: Worker, kind: int) -> None:
     finish, take = core.finish, core.take
     kinds = range(len(parked))
     task: Task | None = None
+    trace = engine.trace
+    lane = None if trace is None else trace.lane(engine.program.kinds[kind])
     spent = thread_time()  # a thread that is kept warm has worked for other runs
     while True:
         now = monotonic()
+        if lane is not None and trace is not None:
+            note(trace, lane, task, meter, now)
         if task is None:
             meter.waited(now)
         else:
