@@ -51,7 +51,7 @@ class Keyed:
     def __init__(self, seed: int, epoch: int, stage: str) -> None:
         self._bits = np.random.Philox(key=0)
         self._generator = np.random.Generator(self._bits)
-        self._counter = [0, 0, 0, 0]
+        self._counter = [0, 0, 0, 0]  # NumPy reads it and never writes: draws start at 0
         self._state = {
             "bit_generator": "Philox",
             "state": {"counter": self._counter, "key": list(stage_key(seed, epoch, stage))},
@@ -64,7 +64,6 @@ class Keyed:
     def __call__(self, position: int, *children: int) -> np.random.Generator:
         """The generator of a position, or of a child (of a child ...) of its sample."""
         counter = self._counter
-        counter[0] = 0
         counter[1] = position
         counter[2] = children[0] + 1 if children else 0
         counter[3] = _deeper(children) if len(children) > 1 else 0

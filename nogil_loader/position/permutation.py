@@ -32,6 +32,7 @@ SHORT = 64
 """Up to this length a permutation is a shuffled table."""
 
 ROUNDS = 8
+_ROUND_NUMBERS = np.arange(ROUNDS, dtype=np.int64)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _STAFFORD = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 _S27, _S30, _S31, _S32 = (np.uint64(shift) for shift in (27, 30, 31, 32))
@@ -105,7 +106,10 @@ def permute(positions: Positions, length: int, keys: Words) -> Positions:
         return images
     rows = isqrt(length - 1) + 1
     columns = -(-length // rows)
-    round_keys = [derive(keys, number) for number in range(ROUNDS)]
+    if keys.size == 1:
+        round_keys = list(derive(keys, _ROUND_NUMBERS)[:, None])
+    else:
+        round_keys = [derive(keys, number) for number in range(ROUNDS)]
     words = _feistel(positions.astype(np.uint64), rows, columns, round_keys)
     outside = np.flatnonzero(words >= np.uint64(length))
     while outside.size:

@@ -27,6 +27,13 @@ def test_what_is_drawn_depends_on_the_place_alone(
     assert Keyed(seed, epoch, stage)(place, *children).integers(2**63, size=3).tolist() == first
 
 
+def test_half_words_start_anew_at_every_place() -> None:
+    keyed = Keyed(0, 0, "augment")
+    draws = [int(keyed(place).integers(2**32, dtype=np.uint32)) for place in range(1000)]
+    assert len(set(draws)) == 1000
+    assert keyed(5).integers(2**32, size=3, dtype=np.uint32)[0] == draws[5]
+
+
 @law
 @given(places, children, places, children)
 def test_other_places_give_other_draws(

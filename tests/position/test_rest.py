@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nogil_loader.position.order import Sequential
 from nogil_loader.position.parse import StateMismatch
 from nogil_loader.position.rest import Ident, LevelState, Rest, Wanted
 from nogil_loader.position.shard import Remainder, Shard
-from tests.position.laws import law
+from tests.position.laws import SOAK, law
 
 Cell = tuple[int, ...]
 History = tuple[list[int | None], list[tuple[int, list[float], list[bool]]]]
@@ -94,7 +94,8 @@ def histories(
     draw: st.DrawFn,
 ) -> tuple[list[int | None], list[tuple[int, list[float], list[bool]]]]:
     """What positions yield, and for each cut: world, where ranks stop, what waits."""
-    children = draw(st.lists(st.one_of(st.none(), st.integers(0, 4)), max_size=40))
+    yields = st.one_of(st.none(), st.integers(0, 4))
+    children = draw(st.lists(yields, max_size=10) | st.lists(yields, min_size=15, max_size=40))
     cuts = []
     for _ in range(draw(st.integers(0, 3))):
         world = draw(st.integers(1, 6))
@@ -108,7 +109,7 @@ def histories(
     return children, cuts
 
 
-@law
+@settings(law, max_examples=20_000 if SOAK else 400)
 @given(histories(), st.integers(1, 6), st.sampled_from(["keep", "pad", "wrap"]))
 def test_every_cell_is_delivered_exactly_once_whatever_the_cuts(
     history: History,

@@ -74,6 +74,15 @@ def test_keep_is_complete_and_differs_by_at_most_one(size: tuple[int, int]) -> N
     assert max(counts) - min(counts) <= 1
 
 
+def test_what_is_shown_again_are_the_first_units_of_the_global_order() -> None:
+    order = Sequential(10)
+    for remainder in ("pad", "wrap"):
+        last = [Shard(order, rank, 4, remainder).locate(np.array([2])) for rank in range(4)]
+        assert [found.indices[0] for found in last] == [8, 9, 0, 1]
+        assert [found.positions[0] for found in last] == [8, 9, 0, 1]
+    assert Shard(Sequential(2), 6, 7, "pad").locate(np.array([0])).indices.tolist() == [0]
+
+
 def test_positions_do_not_depend_on_the_world_size() -> None:
     order = Shuffled(Sequential(24), seed=1)
     by_index = {}
