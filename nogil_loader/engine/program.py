@@ -170,7 +170,9 @@ def _bind(op: Op, program: Program, places: Places) -> Step:
         step.randomness = (program.seed, program.epoch, op.name) if op.rng else None
         return step
     fn = program.warm.of(op.fn, op.fn.factory) if isinstance(op.fn, PerWorker) else bind(op.fn)
-    keyed = Keyed(program.seed, program.epoch, op.name) if op.rng else None
+    # What a cache keeps must not depend on the epoch that happened to make it.
+    epoch = 0 if op.cached else program.epoch
+    keyed = Keyed(program.seed, epoch, op.name) if op.rng else None
     if op.cached:
         return Step(op, PassBy(on_field(fn, op), keyed), None, whole=True)
     return Step(op, fn, keyed)
