@@ -361,6 +361,14 @@ class TestHeaders:
             stop = len(part) - 1200  # the last frame of an MP3 may lack its other half
             np.testing.assert_array_equal(part[:stop], whole[:stop])
 
+    @pytest.mark.parametrize("form", ["Ogg VORBIS", "Ogg OPUS"])
+    def test_ogg_cut_between_two_pages_is_refused(self, form: str) -> None:
+        data = encode(tone(48_000 * 3, 1, 48_000), 48_000, form)
+        last = data.rindex(b"OggS\0")
+        assert data.count(b"OggS\0") > 3
+        with pytest.raises(decode.TruncatedError, match="page that ends an Ogg stream"):
+            samples_of(data[:last])
+
     def test_flac_of_unknown_length_lasts_to_the_end(self) -> None:
         data = flac_with_length(encode(tone(100_000), RATE, "FLAC PCM_16"), 0)
         expected = samples_of(encode(tone(100_000), RATE, "FLAC PCM_16"))
