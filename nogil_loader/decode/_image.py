@@ -54,8 +54,9 @@ class image:
       to 256, crop to 224". ``(left, top, right, bottom)``: ints are pixels, floats shares.
       A function ``(height, width, rng) -> (left, top, right, bottom)`` in pixels, such as
       ``decode.random_crop()``; give the op ``rng=True`` in ``map``.
-    - ``mode``: "RGB", "L" (grey), "RGBA" or "LA" (with alpha, 255 where there is none), or
-      None: whichever of the four the file needs.
+    - ``mode``: "RGB", "L" (grey), "RGBA" or "LA" (with alpha, 255 where there is none), None:
+      whichever of the four the file needs, or "P": the stored numbers of a picture with a
+      palette, or in grey, as label maps have them.
     - ``interpolation``: one of nearest, box, bilinear, hamming, bicubic, lanczos. All but
       nearest average over the pixels they shrink, so that nothing aliases.
     - ``background``: RGB, 0-255: what shows through where ``mode`` has no alpha.
@@ -103,6 +104,11 @@ class image:
         if self.interpolation not in _INTERPOLATIONS:
             raise ValueError(
                 f"interpolation={self.interpolation!r} is none of {', '.join(_INTERPOLATIONS)}"
+            )
+        if self.mode == "P" and (self.dtype == "uint16" or self.interpolation != "nearest"):
+            raise ValueError(
+                'mode="P" gives indices, which have no mean and no range: '
+                'it takes interpolation="nearest" and not dtype="uint16"'
             )
         if len(self.background) != 3 or not all(0 <= level <= 255 for level in self.background):
             raise ValueError(f"background={self.background!r} is not (red, green, blue), 0-255")
@@ -244,7 +250,7 @@ def _pixels(
         picture = picture.transpose(plan.turns[orientation])
     if picture.mode in _modes.DEEP:
         return _modes.deep_array(np.asarray(picture), mode, plan.dtype)
-    if picture.mode != mode:
+    if picture.mode != mode and mode != "P":
         picture = picture.convert(mode)
     array: NDArray[np.uint8] = np.asarray(picture)
     if array.ndim == 2:

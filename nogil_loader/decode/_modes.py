@@ -1,4 +1,4 @@
-"""From the modes Pillow opens to the four that a decoder gives: L, LA, RGB, RGBA.
+"""From the modes Pillow opens to those that a decoder gives: L, LA, RGB, RGBA, or indices.
 
 Guarantees
 - Transparency, in any of the ways a file can say it, ends as an alpha channel or composited
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from PIL import Image
     from PIL.ImageFile import ImageFile
 
-CHANNELS = {"L": 1, "LA": 2, "RGB": 3, "RGBA": 4}
+CHANNELS = {"L": 1, "LA": 2, "RGB": 3, "RGBA": 4, "P": 1}
 DEEP = ("I;16", "I;16B", "I;16L", "I;16N", "I", "F")
 """The modes with more than 8 bits a channel; all of them grey."""
 
@@ -28,7 +28,7 @@ _GREY = ("1", "L", "LA", "La", *DEEP)
 
 
 def own_mode(picture: Image.Image) -> str:
-    """Which of the four modes holds all that the picture has."""
+    """Which mode holds all the colours and alpha that the picture has."""
     grey, clear = picture.mode in _GREY, picture.has_transparency_data
     return ("LA" if clear else "L") if grey else ("RGBA" if clear else "RGB")
 
@@ -40,6 +40,8 @@ def shallow(picture: Image.Image, mode: str, background: tuple[int, int, int]) -
     """
     if picture.mode == mode and "transparency" not in picture.info:
         return picture
+    if mode == "P":
+        return _indices(picture)
     if picture.mode == "LAB":
         raise UnsupportedError("Lab colour, which Pillow only converts with a colour profile")
     if picture.mode == "CMYK":
@@ -56,6 +58,15 @@ def shallow(picture: Image.Image, mode: str, background: tuple[int, int, int]) -
     elif picture.mode not in ("L", "RGB"):
         picture = picture.convert("RGB")
     return picture.convert("L") if mode == "L" and picture.mode != "L" else picture
+
+
+def _indices(picture: Image.Image) -> Image.Image:
+    """The numbers that are stored: into a palette, or grey levels."""
+    if picture.mode == "1":
+        return picture.point([0] * 255 + [1], "L")
+    if picture.mode not in ("P", "L"):
+        raise UnsupportedError(f'mode="P" takes palettes and grey; this picture is {picture.mode}')
+    return picture
 
 
 def _new(mode: str, size: tuple[int, int], colour: tuple[int, int, int]) -> Image.Image:
@@ -88,6 +99,8 @@ def deep(
     picture: Image.Image, mode: str, background: tuple[int, int, int], dtype: str | None
 ) -> Image.Image:
     """Grey with more than 8 bits, ready to be resized; refused where it has no 0-65535."""
+    if mode == "P":
+        raise UnsupportedError('mode="P" gives 8 bits; take mode="L", dtype="uint16" for more')
     if picture.mode == "I" and picture.format == "PPM":  # Pillow scales these to 16 bits
         return picture.convert("I;16")
     if picture.mode in ("I", "F"):

@@ -12,12 +12,12 @@ switches its GIL on; there, the libsndfile that soundfile's wheel carries is cal
 from __future__ import annotations
 
 import sys
-import sysconfig
 from typing import Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nogil_loader import runtime
 from nogil_loader.decode._input import Buffer
 
 Content: TypeAlias = "Buffer | int"
@@ -61,7 +61,7 @@ class Library(Protocol):
 
 def needs_ctypes() -> bool:
     """Whether cffi would switch the GIL on here, or isn't there at all: 3.13t."""
-    return bool(sysconfig.get_config_var("Py_GIL_DISABLED")) and sys.version_info < (3, 14)
+    return runtime.free_threaded() and sys.version_info < (3, 14)
 
 
 def library() -> Library:

@@ -206,6 +206,45 @@ class TestColour:
             decode.image()(encoded(Image.new("LAB", (4, 4)), "TIFF"))
 
 
+class TestIndices:
+    LABELS = (np.arange(12 * 16).reshape(12, 16) % 21).astype(np.uint8)
+
+    def labels(self, mode: str) -> Image.Image:
+        picture = Image.fromarray(self.LABELS)
+        if mode == "P":
+            picture = picture.convert("P")
+            picture.putpalette([*range(255, 192, -1)])
+            picture.putdata(self.LABELS.ravel().tolist())
+        return picture
+
+    @pytest.mark.parametrize("mode", ["P", "L"])
+    @pytest.mark.parametrize("form", ["PNG", "TIFF", "BMP"])
+    def test_mode_p_gives_the_stored_numbers(self, mode: str, form: str) -> None:
+        data = encoded(self.labels(mode), form)
+        op = decode.image(mode="P", interpolation="nearest")
+        np.testing.assert_array_equal(op(data)[:, :, 0], self.LABELS)
+        half = decode.image((6, 8), mode="P", interpolation="nearest")(data)
+        np.testing.assert_array_equal(half[:, :, 0], self.LABELS[1::2, 1::2])
+
+    def test_one_bit_gives_zeros_and_ones(self) -> None:
+        data = encoded(Image.fromarray(self.LABELS > 9), "PNG")
+        array = decode.image(mode="P", interpolation="nearest")(data)
+        np.testing.assert_array_equal(array[:, :, 0], self.LABELS > 9)
+
+    def test_colours_and_16_bits_are_no_indices(self) -> None:
+        op = decode.image(mode="P", interpolation="nearest")
+        with pytest.raises(decode.UnsupportedError, match="this picture is RGB"):
+            op(encoded(Image.fromarray(PHOTO), "PNG"))
+        with pytest.raises(decode.UnsupportedError, match="uint16"):
+            op(encoded(Image.fromarray(self.LABELS.astype(np.uint16)), "PNG"))
+
+    def test_indices_are_not_averaged_or_scaled(self) -> None:
+        with pytest.raises(ValueError, match="nearest"):
+            decode.image(mode="P")
+        with pytest.raises(ValueError, match="nearest"):
+            decode.image(mode="P", interpolation="nearest", dtype="uint16")
+
+
 class TestDepth:
     @pytest.mark.parametrize("form", ["PNG", "TIFF", "big-endian TIFF", "PPM"])
     def test_16_bit_grey_is_scaled_to_8_bits_not_clipped(self, form: str) -> None:
