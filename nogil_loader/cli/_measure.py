@@ -162,7 +162,7 @@ def machine() -> dict[str, object]:
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "cpu": _from_proc("cpuinfo", "model name") or platform.processor(),
+        "cpu": _from_proc("cpuinfo", "model name"),
         "cores": runtime.usable_cores(),
         "memory": _from_proc("meminfo", "MemTotal"),
         "system": platform.platform(),
@@ -176,8 +176,9 @@ def _from_proc(file: str, key: str) -> str:
     try:
         lines = Path("/proc", file).read_text().splitlines()
     except OSError:
-        return ""
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "")
+        return "unknown"
+    found = (line.partition(":")[2].strip() for line in lines if line.startswith(key))
+    return next(found, "unknown")
 
 
 _IDENTIFY = """

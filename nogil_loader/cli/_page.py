@@ -12,6 +12,7 @@ import io
 from collections.abc import Sequence
 from html import escape
 from statistics import median
+from textwrap import dedent
 from typing import TYPE_CHECKING
 
 from nogil_loader.cli._results import Result, Series, cells, heads, verdict
@@ -52,7 +53,7 @@ def page(facts: dict[str, object], results: Sequence[Result], notes: Sequence[st
             f'<p class="about">{escape(result.about)}</p>',
             charts(result),
             _table(result),
-            f"<pre>{escape(verdict(result))}</pre>",
+            f"<pre>{escape(dedent(verdict(result)))}</pre>",
         ]
     body += [f'<p class="note">{escape(note)}</p>' for note in notes]
     return (

@@ -48,20 +48,25 @@ def add_parser(subparsers: Subparsers) -> None:
         "bench",
         help="measure loading with the GIL off and on, beside a loop written by hand",
         description="Measures loading in batches with the GIL off and on, at 1, 2 … usable "
-        "cores, beside the same work as a loop written by hand. Takes two or three minutes.",
+        "cores, beside the same work as a loop written by hand. Takes a good half minute for "
+        "each workload.",
     )
     add = parser.add_argument
     data = "a folder of pictures; without it, sample data is made in a temporary folder"
     add("data", nargs="?", type=Path, metavar="DATA", help=data)
     only = "only this one (may be given again)"
     add("--workload", action="append", choices=tuple(WORKLOADS), help=only)
-    rounds = "measurements of each line, of which the median is shown (default 3)"
-    add("--rounds", type=_positive(int), default=3, metavar="N", help=rounds)
-    seconds = "least duration of one measurement (default 1.0)"
-    add("--seconds", type=_positive(float), default=1.0, metavar="S", help=seconds)
+    rounds = "measurements of each line, of which the median is shown (default 3; quick 1)"
+    add("--rounds", type=_positive(int), metavar="N", help=rounds)
+    seconds = "least duration of one measurement (default 1.0; quick 0.3)"
+    add("--seconds", type=_positive(float), metavar="S", help=seconds)
     workers = "numbers of workers (default 1, 2, 4 … usable cores)"
     add("--workers", type=_counts, metavar="N,N", help=workers)
-    add("--quick", action="store_true", help="one short round: a look, not a measurement")
+    add(
+        "--quick",
+        action="store_true",
+        help="little data, one short round: a look, not a measurement",
+    )
     reference = "a Python built like this one but with the GIL (found where ci/reference made it)"
     add("--reference", metavar="PYTHON", help=reference)
     add("--seed", type=int, default=0, help="of the sample data (default 0)")
@@ -86,7 +91,8 @@ def _counts(text: str) -> tuple[int, ...]:
 def run(args: argparse.Namespace) -> int:
     """Prepare, measure, print."""
     _check_outputs(args)
-    rounds, seconds = (1, 0.3) if args.quick else (args.rounds, args.seconds)
+    rounds = args.rounds or (1 if args.quick else 3)
+    seconds = args.seconds or (0.3 if args.quick else 1.0)
     workers = args.workers or worker_counts(runtime.usable_cores())
     series, notes = all_series(args.reference)
     facts, results = _measure.machine(), []
