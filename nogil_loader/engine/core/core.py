@@ -231,9 +231,15 @@ class Core:
 
     def _rise(self, slot: Slot, now: float) -> None:
         """An early batch is whole."""
-        rows = self.source.spec.rows
+        source, rows = self.source, self.source.spec.rows
         assert rows is not None
-        closed = early.closed(self.source, rows, slot)
+        if self._plain_end and not slot.misfit and self.last.number == 1:
+            delivery = self.last.pass_through(slot.number, slot, slot.rows, slot.size)
+            if delivery is not None:
+                delivery.end = source.first + (slot.number - source.groups) * rows + slot.rows
+                del source.slots[slot.number]
+                return
+        closed = early.closed(source, rows, slot)
         if slot.misfit:
             self.fills.append(Task.collate(closed))  # to find out, and say, what does not fit
         else:
@@ -242,9 +248,11 @@ class Core:
     def _unit_above(self, closed: Closed, value: object, size: int, now: float) -> None:
         """A group is complete: it is a unit of the level above."""
         above = self.levels[closed.level + 1]
-        passes = self._plain_end and above is self.last
-        if passes and above.pass_through(closed.number, value, closed.span, size):
-            return
+        if self._plain_end and above is self.last:
+            delivery = above.pass_through(closed.number, value, closed.span.weight, size)
+            if delivery is not None:
+                delivery.spans = [closed.span]
+                return
         above.spans[closed.number] = closed.span
         block = Block(above.number, 0, closed.number, 1, [value])
         block.size = size

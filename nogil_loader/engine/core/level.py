@@ -87,6 +87,8 @@ class Delivery:
 
     ids: list[Ident] | None = None
     spans: list[Span] | None = None
+    end: int | None = None
+    """An early batch: the unit after its last row, which is all there is to its point."""
     dropped: tuple[int, ...] = ()
     weight = 0
     """Outputs of level 0 that the consumer gives credit for by taking it."""
@@ -107,6 +109,8 @@ class Delivery:
 
     def point(self, index: int) -> Point:
         """Where to go on after ``values[index]``."""
+        if self.end is not None:
+            return Point(self.start + 1, None, (), None, (), Point(self.end))
         ident = self.ident(index)
         unit = unit_of(ident)
         last = index + 1 == len(self.values) or unit_of(self.ident(index + 1)) != unit
@@ -224,18 +228,17 @@ class Level:
         self.news = True
         block.cells, block.ids, block.size = [], [], 0
 
-    def pass_through(self, number: int, value: object, span: Span, size: int) -> bool:
+    def pass_through(self, number: int, value: object, weight: int, size: int) -> Delivery | None:
         """The last level, with nothing to do: deliver a unit at once if it is its turn."""
         if number != self.front or self.waiting or self.failure is not None:
-            return False
+            return None
         self.front = number + 1
         delivery = Delivery(self.number, number, [value])
-        delivery.spans = [span]
-        delivery.weight = span.weight
+        delivery.weight = weight
         delivery.size = size
         self.deliveries.append(delivery)
         self.news = True
-        return True
+        return delivery
 
     def close_open(self) -> None:
         """The first member of the open group has waited long enough."""
