@@ -90,7 +90,7 @@ class Session:
         rank, world = self.rank or (0, 1)
         resumed = None if state is None else state.resume(rank, world)
         point = None if resumed is None else point_of(resumed.levels)
-        reader, passed = self._open(state, 0 if point is None else _bottom(point).unit)
+        reader, passed = self._open(state, 0 if point is None else _bottom(point).begin)
         rest = Rest() if resumed is None else resumed.rest
         program = plan.compose(
             self._chain,

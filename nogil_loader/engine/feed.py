@@ -27,13 +27,24 @@ _LEAST = 64
 
 
 class Feed:
-    """See the top of this module. ``passed`` samples are read and forgotten first."""
+    """See the top of this module.
+
+    Resuming, ``passed`` samples are read and forgotten first. Where samples before the point
+    waited in open groups at the cut, reading begins with the first of them, and of the others
+    before the point only those that waited are kept.
+    """
 
     def __init__(self, engine: Engine, reader: StreamReader, start: RunStart) -> None:
         self._engine = engine
         self._reader = reader
         self._samples: deque[object] = deque()
+        source = engine.core.source
         self._passed = start.passed
+        self._again = frozenset(source.stand_in.values())
+        """Units before the point that are to be run again."""
+        self._point = source.point.unit
+        self._number = min(self._again, default=self._point) - start.passed
+        """Samples of the stream before the next one to read."""
         self._ahead = max(_LEAST, 2 * engine.core.ahead.least)
         self._allowed = engine.core.ahead.claimed + self._ahead
         self._announced = self.count = engine.core.ahead.claimed
@@ -70,34 +81,34 @@ class Feed:
         engine, samples = self._engine, self._samples
         kind = engine.core.head.spec.kind
         waiting = engine.parked[kind]
-        snapshots = self._snapshot(self.count)
-        passed = self._passed
+        snapshots = self._snapshot()
+        first, again, point = self._number + self._passed, self._again, self._point
         for sample in self._reader:
             if self._over or engine.closing:
                 return
-            if passed:
-                passed -= 1
-                continue
+            self._number += 1
+            if self._number <= point:
+                unit = self._number - 1
+                if unit < first or unit not in again:
+                    continue
             if self._budget is not None:
                 size = sizeof(sample)
                 self._sizes.append(size)
                 self._bytes_read += size
             samples.append(sample)
             self.count += 1
-            if snapshots and self.count % _EVERY == 0:
-                self._snapshot(self.count)
+            if snapshots and self._number % _EVERY == 0:
+                self._snapshot()
             if waiting:
                 engine.wake(kind)
             if self.full:
                 self._pause()
 
-    def _snapshot(self, unit: int) -> bool:
+    def _snapshot(self) -> bool:
         state = self._reader.snapshot()
         if state is None:
             return False
-        # The first one is taken before the samples that are passed over.
-        before = 0 if self.snapshots else self._passed
-        self.snapshots.append((unit - before, state))
+        self.snapshots.append((self._number, state))
         return True
 
     @property
@@ -164,6 +175,8 @@ class Feed:
             return
         take = self._samples.popleft
         block.cells = [take() for _ in range(block.count)]
+        if block.alone:
+            block.ids = [block.first]
         if self._budget is not None:
             for _ in range(block.count):
                 self._bytes_claimed += self._sizes.popleft()

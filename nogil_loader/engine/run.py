@@ -223,7 +223,7 @@ class Run(Generic[T]):
         point = self._origin.point if point is None else point
         while point is not None and point.below is not None:
             point = point.below
-        return feed.place(0 if point is None else point.unit)
+        return feed.place(0 if point is None else point.begin)
 
     # Where the time goes ----------------------------------------------------------------
 

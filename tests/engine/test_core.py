@@ -75,7 +75,6 @@ class Chain:
 
     def act(self, level: int, op: int, ident: tuple[int, ...]) -> Act:
         random = Random(f"{self.luck} {level} {op} {ident}")
-        kind = self.kinds[level][op]
         spec = self.spec.levels[level].ops[op]
         segment = next(s for s in self.spec.levels[level].segments if s.first <= op < s.last)
         futures = segment.in_flight is not None and op == segment.last - 1
@@ -388,7 +387,7 @@ class World:
 
     def expire(self, index: int) -> bool:
         """If the op that a running task is at hangs: end its lease there."""
-        task, kind = self.running[index]
+        task, _ = self.running[index]
         block, segment = task.block, task.segment
         if block is None or segment is None or block.op >= segment.spec.last:
             return False

@@ -40,6 +40,11 @@ class Point(NamedTuple):
     below: Point | None = None
     """The same for the level below, at the end (or beginning) of the unit."""
 
+    @property
+    def begin(self) -> int:
+        """The first unit that has to be run again, or for the first time."""
+        return min(self.unit, *map(unit_of, self.pending)) if self.pending else self.unit
+
 
 class Span(NamedTuple):
     """What a unit of an upper level is made of."""
@@ -90,6 +95,8 @@ class Delivery:
     end: int | None = None
     """An early batch: the unit after its last row, which is all there is to its point."""
     dropped: tuple[int, ...] = ()
+    upcoming: Ident | None = None
+    """What was judged next, if that is known without looking: a skipped cell."""
     weight = 0
     """Outputs of level 0 that the consumer gives credit for by taking it."""
     size = 0
@@ -113,7 +120,9 @@ class Delivery:
             return Point(self.start + 1, None, (), None, (), Point(self.end))
         ident = self.ident(index)
         unit = unit_of(ident)
-        last = index + 1 == len(self.values) or unit_of(self.ident(index + 1)) != unit
+        more = index + 1 < len(self.values)
+        following = self.ident(index + 1) if more else self.upcoming
+        last = following is None or unit_of(following) != unit
         span = None if self.spans is None else self.spans[unit - self.start]
         if last:
             below = None if span is None else as_point(span.end)
@@ -162,6 +171,8 @@ class Level:
         """Number of the next group: a unit of the level above."""
         self.skipped: list[Skip] = []
         self.errors: dict[int, list[BaseException]] = {}
+        self.upcoming: Ident | None = None
+        """The skipped cell behind the cells that are being judged."""
         self.judged = 0
         """Outputs of level 0 that were judged and kept."""
         self.owed = 0
@@ -275,7 +286,9 @@ class Level:
             if self._accounted(skip.ident):
                 continue
             head, block = _divide(block, skip.ident)
+            self.upcoming = skip.ident
             self._accept(head, now)
+            self.upcoming = None
             self._count(skip)
             if self.failure is not None:
                 return
@@ -369,6 +382,7 @@ class Level:
         delivery = Delivery(self.number, block.start, cells)
         delivery.ids = block.ids
         delivery.dropped = self.dropped
+        delivery.upcoming = self.upcoming
         delivery.weight, self.owed = self.owed, 0
         delivery.size = block.size
         if self.number > 0:
@@ -476,6 +490,7 @@ class Level:
 
     def _end(self, last: Ident, following: Ident | None) -> Point:
         unit = unit_of(last)
+        following = self.upcoming if following is None else following
         if following is not None and unit_of(following) == unit:
             return Point(unit, last, (), None, self.dropped)
         return Point(unit + 1, None, (), None, self.dropped)
