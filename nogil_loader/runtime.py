@@ -3,8 +3,7 @@
 Guarantees
 - Every function may be called from any thread at any time; none holds a lock while it works.
 - Asking costs microseconds to milliseconds; only ``gil_culprits`` starts a child process.
-- ``guard`` is silent where the GIL is off, on builds that always have one, and where the
-  user asked for it; it warns at most once per process where an import switched it on.
+- ``guard`` warns at most once per process, and only where an import switched the GIL on.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ REQUIRE = "NOGIL_LOADER_REQUIRE_NOGIL"
 
 
 class GilWarning(RuntimeWarning):
-    """A free-threaded interpreter runs with its GIL on, because an import switched it on."""
+    """The GIL of a free-threaded build is on, because an import switched it on."""
 
 
 class GilRequiredError(RuntimeError):
@@ -30,8 +29,8 @@ class GilRequiredError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """What ``interpreter()`` found. ``gil_reason`` is ``"off"``, ``"build"`` (this build always
-    has a GIL), ``"asked"`` (``PYTHON_GIL=1`` or ``-X gil=1``) or ``"import"``."""
+    """``gil_reason``: ``"off"``, ``"build"`` (this build always has a GIL), ``"asked"``
+    (``PYTHON_GIL=1`` or ``-X gil=1``) or ``"import"``."""
 
     version: str
     free_threaded: bool
@@ -50,11 +49,7 @@ def interpreter() -> Interpreter:
 
 
 def free_threaded() -> bool:
-    """True on a build that can run without a GIL (3.13t and later ``t`` builds).
-
-    >>> free_threaded() or gil_enabled()  # every other build always has its GIL
-    True
-    """
+    """True on a build that can run without a GIL (3.13t and later ``t`` builds)."""
     import sysconfig
 
     return bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
@@ -75,9 +70,8 @@ def gil_asked_for() -> bool:
 def usable_cores() -> int:
     """How many cores this process may keep busy: at least 1.
 
-    The smaller of its CPU affinity and its control group's quota (rounded up), not the
-    number of cores in the machine. ``PYTHON_CPU_COUNT`` and ``-X cpu_count`` replace the
-    affinity on Python 3.13 and newer.
+    The smaller of its CPU affinity (in whose place ``PYTHON_CPU_COUNT`` may stand on 3.13 and
+    newer) and its control group's quota, rounded up; not the number of cores in the machine.
     """
     cores = getattr(os, "process_cpu_count", os.cpu_count)()
     if sys.version_info < (3, 13) and hasattr(os, "sched_getaffinity"):
@@ -90,20 +84,17 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
 
     A group may not exceed any of its ancestors: the smallest quota up to the top of each
     mounted hierarchy (version 1 or 2) holds. ``root`` is the folder that holds ``proc``.
-    Source: the kernel's Documentation/admin-guide/cgroup-v2.rst (``cpu.max``) and
-    Documentation/scheduler/sched-bwc.rst (``cpu.cfs_quota_us``).
+    Source: the kernel's cgroup-v2.rst (``cpu.max``) and sched-bwc.rst (``cpu.cfs_quota_us``).
     """
     try:
         own = (root / "proc/self/cgroup").read_text().splitlines()
         mounts = (root / "proc/self/mountinfo").read_text().splitlines()
-    except OSError:
-        return None  # not Linux
-    paths = {  # controller -> path of our group; "" stands for version 2
-        name: path
-        for _, names, path in (line.split(":", 2) for line in own)
-        for name in names.split(",")
-    }
-    quotas = []
+    except OSError:  # not Linux
+        return None
+    quotas, paths = [], {}  # controller -> path of our group; "" stands for version 2
+    for line in own:
+        _, names, path = line.split(":", 2)
+        paths.update(dict.fromkeys(names.split(","), path))
     for line in mounts:
         before, _, after = line.partition(" - ")
         top, point = before.split()[3:5]
@@ -130,9 +121,8 @@ def _quota(folder: Path) -> float | None:
 def guard() -> None:
     """Called when a run starts: speak up where threads cannot run at the same time.
 
-    Raises ``GilRequiredError`` where ``NOGIL_LOADER_REQUIRE_NOGIL=1`` and the GIL is on,
-    whatever the reason. Otherwise issues one ``GilWarning`` per process on a free-threaded
-    build whose GIL an import switched on, naming the module.
+    Raises ``GilRequiredError`` where ``NOGIL_LOADER_REQUIRE_NOGIL=1`` and the GIL is on, why
+    ever. Else issues one ``GilWarning`` per process where an import did it, naming the module.
     """
     if not gil_enabled():
         return
@@ -159,8 +149,8 @@ def _why() -> str:
     return f"importing {name or 'a module that could not be identified'} switched the GIL on"
 
 
-# Creating a module is enough: that is where CPython looks at what the module declares. Its
-# body does not run, so each is tried without those that it imports.
+# CPython looks at what a module declares when it is created. Its body does not run then, so
+# each is tried without those that it imports.
 _PROBE = """
 import importlib.util, json, sys
 sys.path[:], modules = json.load(sys.stdin)
@@ -178,12 +168,12 @@ for name, file in modules:
 def gil_culprits(limit: int | None = None) -> tuple[str, ...]:
     """The loaded extension modules that switch the GIL on, in the order of their import.
 
-    Each is created alone in a child process that begins with the GIL off; at most ``limit``
-    are looked for. Empty on GIL builds, and where this program is no Python executable that
-    a child could be started from. Takes about 0.1 s, and 0.05 s more for each one found.
+    Each is created alone in a child process that begins with the GIL off, until ``limit`` are
+    found. Empty on GIL builds, and where this program is no Python. Takes about 0.1 s.
     """
     import json
     import subprocess
+    from functools import partial
     from importlib.machinery import EXTENSION_SUFFIXES
 
     if not free_threaded() or not Path(sys.executable or "").name.startswith("python"):
@@ -196,17 +186,11 @@ def gil_culprits(limit: int | None = None) -> tuple[str, ...]:
     ]
     env = {key: value for key, value in os.environ.items() if key != "PYTHON_GIL"}
     command = [sys.executable, "-W", "ignore", "-c", _PROBE]
+    ask = partial(subprocess.run, command, capture_output=True, env=env, text=True, timeout=30)
     found: list[str] = []
     while left and (limit is None or len(found) < limit):
         try:
-            child = subprocess.run(
-                command,
-                input=json.dumps([sys.path, left]),
-                capture_output=True,
-                env=env,
-                text=True,
-                timeout=30,
-            )
+            child = ask(input=json.dumps([sys.path, left]))
         except subprocess.TimeoutExpired:
             break  # a module that hangs when it is alone: what was found before it stands
         tried = child.stdout.split()

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
     Subparsers = _SubParsersAction[argparse.ArgumentParser]
 
+USUAL = ("pictures", "text")
+"""What is measured unless told; only pictures where the user's own were given."""
+
 CEILING = "by_batch"  # the fastest of the loops written by hand: benchmarks/pictures.py tells
 
 
@@ -54,8 +57,9 @@ def add_parser(subparsers: Subparsers) -> None:
     add = parser.add_argument
     data = "a folder of pictures; without it, sample data is made in a temporary folder"
     add("data", nargs="?", type=Path, metavar="DATA", help=data)
-    only = "only this one (may be given again)"
-    add("--workload", action="append", choices=tuple(WORKLOADS), help=only)
+    only = f"measure this, not {' and '.join(USUAL)} (may be given again): "
+    only += ", ".join(WORKLOADS)
+    add("--workload", action="append", choices=tuple(WORKLOADS), metavar="NAME", help=only)
     rounds = "measurements of each line, of which the median is shown (default 3; quick 1)"
     add("--rounds", type=_positive(int), metavar="N", help=rounds)
     seconds = "least duration of one measurement (default 1.0; quick 0.3)"
@@ -99,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
     style = Style(sys.stdout)
     print(heading(facts, runtime.interpreter().version, style), flush=True)
     with _temporary_folder() as folder, Progress() as progress:
-        for name in args.workload or tuple(WORKLOADS):
+        for name in args.workload or (USUAL if args.data is None else USUAL[:1]):
             prepared = _prepare(name, folder, args, progress)
             result = _measure_all(name, prepared, series, workers, rounds, seconds, progress)
             results.append(result)
