@@ -41,7 +41,7 @@ _SCALABLE = ("JPEG", "MPO")
 class image:
     """Decode a picture: bytes, a buffer or a path to an array (height, width, channels).
 
-    JPEG, PNG, GIF, BMP, TIFF, WebP, AVIF, JPEG 2000, PNM, ICO, QOI and PSD, told apart by
+    JPEG, PNG, GIF, BMP, TIFF, WebP, AVIF, JPEG 2000, PNM, QOI and PSD, told apart by
     content; of animations the first frame. EXIF orientation is applied, colour profiles are
     not. The array is read-only: ``np.array(x)`` gives one to write to.
 

@@ -2,7 +2,8 @@
 
 Guarantees
 - The format is found from the first bytes, never from a name, and only that codec sees the
-  data. Formats that run other programs (EPS) or that any data would fit (TGA) are not tried.
+  data. Formats that run other programs (EPS), that any data would fit (TGA) or whose header
+  doesn't tell how large the picture inside is (ICO) are not tried.
 - Pillow's ``MAX_IMAGE_PIXELS`` and ``LOAD_TRUNCATED_IMAGES`` are neither changed nor obeyed:
   the limit is the caller's, truncated data is always an error.
 - What Pillow raises about the data becomes a ``DecodeError`` here, and nowhere else.
@@ -36,7 +37,6 @@ _SIGNATURES: tuple[tuple[bytes, str], ...] = (
     (b"MM\0+", "TIFF"),
     (b"\0\0\0\x0cjP  \r\n\x87\n", "JPEG2000"),
     (b"\xff\x4f\xff\x51", "JPEG2000"),
-    (b"\0\0\1\0", "ICO"),
     (b"qoif", "QOI"),
     (b"8BPS", "PSD"),
     (b"\0\0\0\x0cJXL \r\n\x87\n", "JXL"),

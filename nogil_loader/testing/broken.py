@@ -232,6 +232,8 @@ def _wavs() -> Iterator[Case]:
     yield Case("WAV that announces less", wav(body, length=1000), value=value[:500])
     yield Case("WAV without samples", wav(b""), value=value[:0])
     yield Case("WAV, samples before a tag", wav(body, tail=b"LIST\4\0\0\0INFO"), value=value)
+    odd = wav(body, lead=b"LIST\3\0\0\0abc\0")
+    yield Case("WAV, samples behind a tag of odd length", odd, value=value)
     yield Case("WAV, no samples before a tag", wav(b"", tail=b"LIST\4\0\0\0INFO"), value=value[:0])
     yield Case("WAV of no channels", wav(body, channels=0), DecodeError)
     yield Case("WAV of half a sample too many", wav(body + b"\1"), value=value)
@@ -243,18 +245,19 @@ def wav(
     *,
     length: int | None = None,
     whole: int | None = None,
+    lead: bytes = b"",
     tail: bytes = b"",
     channels: int = 1,
 ) -> bytes:
     """A 16-bit WAV file at 16 kHz, by hand.
 
     ``length`` and ``whole`` are what its header says the samples and all behind the first 8
-    bytes measure; None is the truth. ``tail``: further chunks behind the samples.
+    bytes measure; None is the truth. ``lead``, ``tail``: chunks before and behind the samples.
     """
     fmt = struct.pack("<HHIIHH", 1, channels, RATE, 2 * RATE * channels, 2 * channels, 16)
     said = len(body) if length is None else length
     padded = body + b"\0" * (len(body) % 2)
-    inner = b"WAVEfmt " + struct.pack("<I", len(fmt)) + fmt
+    inner = b"WAVEfmt " + struct.pack("<I", len(fmt)) + fmt + lead
     inner += b"data" + struct.pack("<I", said) + padded + tail
     return b"RIFF" + struct.pack("<I", len(inner) if whole is None else whole) + inner
 

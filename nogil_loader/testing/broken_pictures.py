@@ -118,10 +118,8 @@ def _transparent() -> Iterator[Case]:
     rgba = np.dstack([PATTERN, np.full(PATTERN.shape[:2], 255, np.uint8)])
     rgba[:, :half] = (255, 0, 0, 0)
     picture = Image.fromarray(rgba)
-    for form in ("PNG", "TIFF", "WEBP", "QOI", "ICO"):
-        options: dict[str, object] = {"lossless": True, "exact": True} if form == "WEBP" else {}
-        if form == "ICO":
-            options["sizes"] = [picture.size]
+    for form in ("PNG", "TIFF", "WEBP", "QOI"):
+        options = {"lossless": True, "exact": True} if form == "WEBP" else {}
         yield Case(f"{form}, transparent", encode(picture, form, **options), value=shown)
     grey = Image.fromarray(rgba[:, :, 1]).convert("LA")
     grey.putalpha(picture.getchannel("A"))
@@ -230,5 +228,6 @@ def _strange() -> Iterator[Case]:
     yield Case("PostScript", b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", UnsupportedError)
     yield Case("SVG", b'<svg xmlns="http://www.w3.org/2000/svg"/>', UnsupportedError)
     yield Case("HTML of an error page", b"<!DOCTYPE html><title>404</title>", UnsupportedError)
+    yield Case("an icon, with a picture of any size in it", encode(first, "ICO"), UnsupportedError)
     yield Case("zeros", bytes(4096), UnsupportedError)
     yield Case("HEIC without its plugin", b"\0\0\0\x18ftypheic" + bytes(64), UnsupportedError)

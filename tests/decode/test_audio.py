@@ -214,6 +214,11 @@ class TestParts:
         np.testing.assert_array_equal(part, whole[offset : offset + frames])
         np.testing.assert_array_equal(samples_of(data, offset=offset), whole[offset:])
 
+    def test_a_part_of_a_long_mp3_is_not_found_by_guessing(self) -> None:
+        data = encode(tone(20_000, 1, 44_100), 44_100, "MP3")
+        part = samples_of(data, offset=9_001, frames=5_000)
+        np.testing.assert_array_equal(part, samples_of(data)[9_001:14_001])
+
     def test_beyond_the_end_there_is_less_or_nothing(self) -> None:
         data = wav(PCM.tobytes())
         assert samples_of(data, frames=5000).shape == (1000, 1)
