@@ -36,7 +36,8 @@ SMALL = 1 << 16
 FINAL = (FileNotFoundError, PermissionError, StoreError)
 """The ``OSError``s that are an answer, not a failure of the connection."""
 SAFE = "/%:@!$&'()*+,;=~-._?"
-"""What may stand in an address as it is; the rest is escaped."""
+"""What may stand in an address as it is, beside letters and digits; the rest is escaped."""
+AS_IT_IS = re.compile(rf"[A-Za-z0-9{re.escape(SAFE)}]*", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -103,12 +104,12 @@ class Connections:
         while True:
             try:
                 response = self._get(url, None, None)
+                if response.length is None or response.length <= SMALL:
+                    return self._rest(response)
                 stat = _stat(response)
-                if stat.size > SMALL:
-                    made = bytearray(stat.size)
-                    self._fill(url, 0, made, stat.version, response)
-                    return bytes(made)
-                return self._rest(response)
+                made = bytearray(stat.size)
+                self._fill(url, 0, made, stat.version, response)
+                return bytes(made)
             except (_Broken, _NotNow) as error:
                 failures.after(error)
 
@@ -226,7 +227,9 @@ class Connections:
             headers["Range"] = wanted
         if version is not None and version.startswith('"'):
             headers["If-Match"] = version
-        target = quote(path or "/", safe=SAFE) + (f"?{quote(query, safe=SAFE)}" if query else "")
+        target = f"{path or '/'}?{query}" if query else path or "/"
+        if not AS_IT_IS.fullmatch(target):
+            target = quote(target, safe=SAFE)
         self._make_ready()
         try:
             connection = self._connection(scheme, host)
