@@ -8,13 +8,14 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from benchmarks.harness import measure, report
 from nogil_loader import runtime
 from nogil_loader.cli._measure import Subject, machine, take_turns
 from nogil_loader.cli._terminal import Progress
 
-NAMES = ("overhead", "pictures", "text")
+NAMES = ("overhead", "pictures", "text", "audio", "arrays")
 
 
 def main() -> int:
@@ -37,13 +38,15 @@ def main() -> int:
             progress.show(f"{done + 1}/{of}: {subject.name}")
 
         for name in args.names or NAMES:
-            with importlib.import_module(f"benchmarks.{name}").plan(args.quick, args.data) as plan:
-                rounds = 1 if args.quick else args.rounds
-                found = take_turns(plan.subjects(), rounds, tell, measure)
-            progress.show("")
-            print("\n" + report(plan, found), flush=True)
-            measured = {key: [asdict(m) for m in ms] for key, ms in found.items()}
-            kept.append({"name": name, "notes": plan.notes, "measured": measured})
+            module = importlib.import_module(f"benchmarks.{name}")
+            with TemporaryDirectory(prefix="nogil-loader-benchmark-") as folder:
+                for plan in module.plans(Path(folder), args.quick, args.data):
+                    rounds = 1 if args.quick else args.rounds
+                    found = take_turns(plan.subjects(), rounds, tell, measure)
+                    progress.show("")
+                    print("\n" + report(plan, found), flush=True)
+                    measured = {key: [asdict(m) for m in ms] for key, ms in found.items()}
+                    kept.append({"name": plan.title, "notes": plan.notes, "measured": measured})
     if args.json:
         args.json.write_text(json.dumps({"machine": facts, "benchmarks": kept}, indent=1) + "\n")
     return 0

@@ -7,9 +7,9 @@ Guarantees
   processes pays for them. Memory is proportional (PSS), so that shared pages count once.
 - A ratio is the median over neighbours, and refused where its ceiling varied by more than 15 %.
 
-A benchmark is a module of this package with ``plan(quick)``, a context manager that makes the
-data and gives a ``Plan``, and ``answer(question)``, which measures one subject and which
-``serve`` calls where the module is the main program of a child.
+A benchmark is a module of this package with ``plans(folder, quick, data)``, which makes its
+data in the folder and yields a ``Plan`` after the other. What measures one subject, in a child
+process, is ``answer(question)`` of the subject's module, called by ``serve``.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import itertools
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -34,8 +33,7 @@ def nothing(value: object) -> object:
     return value
 
 
-@contextmanager
-def plan(quick: bool, data: Path | None = None) -> Iterator[Plan]:
+def plans(folder: Path, quick: bool, data: Path | None) -> Iterator[Plan]:
     """One row for each case, one column for each number of workers."""
     notes = []
     labels = list(CASES)

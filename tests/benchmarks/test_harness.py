@@ -7,15 +7,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from benchmarks import harness, overhead, pictures, text
+from benchmarks import beside, harness, overhead
 from nogil_loader.cli._measure import Measurement, Subject, take_turns
-from nogil_loader.cli.workloads.pictures import link
-from nogil_loader.cli.workloads.text import make as make_text
-from nogil_loader.testing import media
+from nogil_loader.cli.workloads import WORKLOADS
+from nogil_loader.cli.workloads.byhand import LOOPS
 
 
 def batches(count: int, pause: float = 0.0) -> Iterator[list[int]]:
@@ -120,17 +121,32 @@ def test_every_case_of_the_overhead_runs(case: str, monkeypatch: pytest.MonkeyPa
     assert int(str(found["samples"])) % 1_000 == 0
 
 
-@pytest.mark.parametrize("module", [pictures, text], ids=["pictures", "text"])
-@pytest.mark.parametrize("variant", ["engine", "by_batch", "by_sample", "by_stripe", "SPDL"])
-def test_every_variant_delivers_every_sample(module: object, variant: str, tmp_path: Path) -> None:
-    pytest.importorskip("PIL")
+@pytest.mark.parametrize("name", ["text", "npy"])
+@pytest.mark.parametrize("variant", ["engine", *LOOPS, "SPDL"])
+def test_every_variant_delivers_every_sample(name: str, variant: str, tmp_path: Path) -> None:
     if variant == "SPDL":
         pytest.importorskip("spdl.pipeline")
-    if module is pictures:
-        paths = media.write_photos(tmp_path / "made", 5, size=(64, 48))
-        folder, count = link(tmp_path / "flat", list(map(str, paths))), 5
+    folder = WORKLOADS[name].prepare(tmp_path, 300, 0).folder
+    question = {"workload": name, "variant": variant, "folder": str(folder)}
+    found = beside.answer({**question, "workers": 2, "seconds": 0.01})
+    assert int(str(found["samples"])) % 300 == 0
+
+
+@pytest.mark.parametrize("name", sorted(WORKLOADS))
+def test_peers_make_what_the_loop_by_hand_makes(name: str, tmp_path: Path) -> None:
+    if name in ("pictures", "tar"):
+        pytest.importorskip("PIL")
+    if name in ("wav", "flac"):
+        pytest.importorskip("_soundfile_data")
+    workload = WORKLOADS[name]
+    work = beside.Work(workload, workload.prepare(tmp_path, 3, 0).folder)
+    with closing(work.job):
+        (by_hand,) = work.job.run("by_batch", 8, 1)
+        theirs = work.collate([work[index] for index in range(len(work))])
+    if isinstance(by_hand, dict):
+        assert {k: v.tolist() for k, v in by_hand.items()} == {
+            k: v.tolist()
+            for k, v in theirs.items()  # type: ignore[attr-defined]
+        }
     else:
-        folder, count = make_text(tmp_path, 300, 0).folder, 300
-    question = {"variant": variant, "folder": str(folder), "workers": 2, "seconds": 0.01}
-    found = module.answer(question)  # type: ignore[attr-defined]
-    assert int(str(found["samples"])) % count == 0
+        assert np.array_equal(by_hand, theirs)  # type: ignore[arg-type]

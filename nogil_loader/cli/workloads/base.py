@@ -11,7 +11,7 @@ from nogil_loader.pipeline import Pipeline
 
 
 class Looped(Protocol):
-    """A job that the loops written by hand can do."""
+    """A job that the loops written by hand can do: a ``byhand.Job`` of any types."""
 
     def run(self, loop: str, batch: int, workers: int) -> Iterator[object]:
         """One pass by the loop of that name."""
