@@ -127,7 +127,7 @@ def test_equal_hashes_of_different_keys_do_not_join_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path / "a.tar", [("1.a", b"a"), ("2.a", b"b"), ("1.b", b"c"), ("3.a", b"d")])
-    monkeypatch.setattr("nogil_loader.sources.tar.hash", lambda key: 7, raising=False)
+    monkeypatch.setattr("nogil_loader.sources.tar_index.hash", lambda key: 7, raising=False)
     keys = [sample["__key__"] for sample in all_of(Tar(path, keep_index="memory"))]  # type: ignore[index]
     assert keys == ["1", "2", "3"]
 
