@@ -1,26 +1,24 @@
-"""The functions that begin a pipeline: one for each kind of source."""
+"""The functions that begin a pipeline: one for each kind of source.
+
+Each imports its source when it is called: what a program does not read costs it nothing.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from nogil_loader.mixture import Mixture
 from nogil_loader.pipeline import Pipeline
-from nogil_loader.sources.arrays import Arrays, Column
 from nogil_loader.sources.base import StreamSource
-from nogil_loader.sources.combine import Zipped
-from nogil_loader.sources.files import Files, Labels
-from nogil_loader.sources.iterable import Iterable_
-from nogil_loader.sources.lines import Lines
-from nogil_loader.sources.locations import Location
-from nogil_loader.sources.queue import Gettable, Queue_
-from nogil_loader.sources.sequence import Data, Sequence_
-from nogil_loader.sources.store import STORE_THREADS, Store
-from nogil_loader.sources.tar import Tar
-from nogil_loader.sources.tar_stream import TarStream
-from nogil_loader.sources.zip import Zip
+
+if TYPE_CHECKING:
+    from nogil_loader.sources.arrays import Column
+    from nogil_loader.sources.files import Labels
+    from nogil_loader.sources.locations import Location
+    from nogil_loader.sources.queue import Gettable
+    from nogil_loader.sources.sequence import Data
 
 Sample = dict[str, object]
 T = TypeVar("T")
@@ -33,6 +31,8 @@ def from_sequence(data: Data) -> Pipeline[object]:
     >>> list(nl.from_sequence("abc"))
     ['a', 'b', 'c']
     """
+    from nogil_loader.sources.sequence import Sequence_
+
     return Pipeline(Sequence_(data))
 
 
@@ -43,6 +43,8 @@ def from_iterable(items: Iterable[object] | Callable[[], Iterable[object]]) -> P
     >>> [batch.tolist() for batch in nl.from_iterable(lambda: iter(range(5))).batch(2)]
     [[0, 1], [2, 3], [4]]
     """
+    from nogil_loader.sources.iterable import Iterable_
+
     return Pipeline(Iterable_(items))
 
 
@@ -59,6 +61,8 @@ def from_files(
     ``labels``: ``"folder"`` numbers the first folder below the root, a function is called with
     the path below it. ``extensions``: only names that end in one of these, in any case.
     """
+    from nogil_loader.sources.files import Files
+
     return Pipeline(Files(root, pattern, labels, extensions))
 
 
@@ -79,6 +83,8 @@ def from_arrays(
     >>> list(nl.from_arrays({"x": np.arange(4) * 2}))[3]["x"]
     np.int64(6)
     """
+    from nogil_loader.sources.arrays import Arrays
+
     return Pipeline(Arrays(data, window, stride))
 
 
@@ -89,6 +95,8 @@ def from_lines(
 
     See ``sources.lines.Lines`` for the index and where it is kept.
     """
+    from nogil_loader.sources.lines import Lines
+
     return Pipeline(Lines(files, threads))
 
 
@@ -108,7 +116,11 @@ def from_tar(
     ``stream``: read from front to back, for pipes and what cannot be indexed.
     """
     if stream:
+        from nogil_loader.sources.tar_stream import TarStream
+
         return Pipeline(TarStream(shards, fields, duplicates))
+    from nogil_loader.sources.tar import Tar
+
     return Pipeline(Tar(shards, fields, truncated, duplicates, threads))
 
 
@@ -123,6 +135,8 @@ def from_zip(
 
     Samples are dicts with ``"path"`` and ``"bytes"``, with ``labels`` also ``"label"``.
     """
+    from nogil_loader.sources.zip import Zip
+
     return Pipeline(Zip(archives, labels, extensions, threads))
 
 
@@ -130,15 +144,17 @@ def from_store(
     where: str | Sequence[str],
     *,
     extensions: Sequence[str] | None = None,
-    threads: int = STORE_THREADS,
+    threads: int | None = None,
 ) -> Pipeline[object]:
     """The objects below an address: ``s3://``, ``gs://``, ``az://``, ``https://``, ``file://``.
 
-    Samples are dicts with ``"path"`` and ``"bytes"``. Reading has ``threads`` of its own, each
-    with one request in flight. Plain HTTP(S) needs no extra; the others need
+    Samples are dicts with ``"path"`` and ``"bytes"``. Reading has ``threads`` (32) of its own,
+    each with one request in flight. Plain HTTP(S) needs no extra; the others need
     ``nogil_loader[store]``.
     """
-    return Pipeline(Store(where, extensions, threads))
+    from nogil_loader.sources.store import STORE_THREADS, Store
+
+    return Pipeline(Store(where, extensions, STORE_THREADS if threads is None else threads))
 
 
 def from_queue(queue: Gettable, *, sentinel: object = None) -> Pipeline[object]:
@@ -147,6 +163,8 @@ def from_queue(queue: Gettable, *, sentinel: object = None) -> Pipeline[object]:
     It ends at the ``sentinel``, or when the queue is shut down. ``batch(n, max_wait=s)`` bounds
     how long a sample waits for its batch.
     """
+    from nogil_loader.sources.queue import Queue_
+
     return Pipeline(Queue_(queue, sentinel))
 
 
@@ -192,4 +210,6 @@ def zip_sources(*pipelines: Pipeline[Sample]) -> Pipeline[Sample]:
         if pipeline.chain or isinstance(pipeline.source, (StreamSource, Mixture)):
             raise TypeError("zip_sources takes bare data with random access: no stages, no streams")
         sources.append(pipeline.source)
+    from nogil_loader.sources.combine import Zipped
+
     return Pipeline(Zipped(tuple(sources)))
