@@ -16,12 +16,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Generic, TypeVar, cast
+from typing import Generic, Literal, TypeVar, cast, overload
 
 from nogil_loader import plan, stages
 from nogil_loader.engine.errors import RunClosed
 from nogil_loader.engine.run import Run
 from nogil_loader.engine.threads import Threads
+from nogil_loader.isolated import IsolatedRun
 from nogil_loader.position.state import State
 from nogil_loader.session import AnySource, Session, is_stream, open_source, rank_of
 from nogil_loader.sources.base import JSON, StreamSource
@@ -316,6 +317,7 @@ class Pipeline(Generic[T]):
 
     # Running ----------------------------------------------------------------------------
 
+    @overload
     def run(
         self,
         *,
@@ -325,8 +327,35 @@ class Pipeline(Generic[T]):
         ordered: bool = True,
         executor: Executor | None = None,
         trace: str | os.PathLike[str] | None = None,
+        isolate: Literal[False] = False,
         allow_changes: bool = False,
-    ) -> Run[T]:
+    ) -> Run[T]: ...
+
+    @overload
+    def run(
+        self,
+        *,
+        epoch: int = 0,
+        seed: int = 0,
+        resume: Mapping[str, JSON] | None = None,
+        ordered: bool = True,
+        trace: str | os.PathLike[str] | None = None,
+        isolate: Literal[True],
+        allow_changes: bool = False,
+    ) -> IsolatedRun[T]: ...
+
+    def run(
+        self,
+        *,
+        epoch: int = 0,
+        seed: int = 0,
+        resume: Mapping[str, JSON] | None = None,
+        ordered: bool = True,
+        executor: Executor | None = None,
+        trace: str | os.PathLike[str] | None = None,
+        isolate: bool = False,
+        allow_changes: bool = False,
+    ) -> Run[T] | IsolatedRun[T]:
         """Start: threads, files and all. Use the result in a ``with`` block.
 
         ``epoch``: which shuffle. ``seed``: of the randomness that ops with ``rng`` get.
@@ -334,8 +363,22 @@ class Pipeline(Generic[T]):
         next batch, in the state's epoch and seed; a state of another pipeline or other data is
         refused unless ``allow_changes``. ``ordered=False``: the same batches, as they
         complete. ``executor``: the host program's own threads for the CPU work. ``trace``: a
-        file that gets a timeline of every thread, for https://ui.perfetto.dev.
+        file that gets a timeline of every thread, for https://ui.perfetto.dev. ``isolate``: do
+        it all in one child process, for consumers whose own Python must not be disturbed; the
+        pipeline must then consist of what can be pickled.
         """
+        if isolate:
+            if executor is not None:
+                raise ValueError("run(isolate=True) has threads of its own: leave out executor=")
+            options: dict[str, object] = {
+                "epoch": epoch,
+                "seed": seed,
+                "resume": resume,
+                "allow_changes": allow_changes,
+                "ordered": ordered,
+                "trace": trace,
+            }
+            return IsolatedRun(self.source, self.chain, options)
         session = Session(self.source, self.chain)
         try:
             run = session.start(

@@ -23,7 +23,7 @@ import pickle
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 import numpy as np
 import torch
@@ -105,7 +105,7 @@ class DataLoader(Generic[T]):
         self.batch_sampler = batch_sampler
         if batch_sampler is None and batch_size is not None and not iterable:
             assert self.sampler is not None
-            self.batch_sampler = BatchSampler(self.sampler, batch_size, drop_last)  # type: ignore[arg-type]
+            self.batch_sampler = BatchSampler(self.sampler, batch_size, drop_last)
         batched = self.batch_sampler is not None or (iterable and batch_size is not None)
         plain = default_collate if batched else default_convert
         self.collate_fn: Callable[..., object] = plain if collate_fn is None else collate_fn
@@ -125,7 +125,7 @@ class DataLoader(Generic[T]):
     def __len__(self) -> int:
         """Batches of one pass. ``TypeError`` for an ``IterableDataset`` without a length."""
         if isinstance(self.dataset, IterableDataset):
-            count = len(self.dataset)  # type: ignore[arg-type]
+            count = len(self.dataset)
             if self.batch_size is None:
                 return count
             return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
@@ -265,7 +265,7 @@ class _Fetch:
             return lambda samples: pin(collate(samples))
         if loader.num_workers and not loader.share_dataset:
             dataset = loader.copy_for(number)
-        get = dataset.__getitem__  # type: ignore[attr-defined]
+        get = cast("Callable[[object], object]", dataset.__getitem__)  # type: ignore[index]
         many = getattr(dataset, "__getitems__", None)
         if loader.batch_sampler is None:
             return lambda index: pin(collate(get(index)))
@@ -339,8 +339,8 @@ def _restore(source: torch.Generator | None, state: object) -> None:
 
 def _sampler(dataset: object, shuffle: bool, generator: torch.Generator | None) -> Sampler[int]:
     if shuffle:
-        return RandomSampler(dataset, generator=generator)  # type: ignore[arg-type]
-    return SequentialSampler(dataset)  # type: ignore[arg-type]
+        return RandomSampler(dataset, generator=generator)
+    return SequentialSampler(dataset)
 
 
 def _check(

@@ -12,13 +12,11 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 from collections.abc import Callable, Sequence
-from ctypes import c_longlong
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
-from multiprocessing.sharedctypes import RawValue
 
-from nogil_loader.fallback.shipping import Arena, pack, unpack
+from nogil_loader.fallback.shipping import Arena, Progress, pack, unpack
 from nogil_loader.fallback.worker import Randomness, Result, main
 
 _START = 60.0
@@ -59,7 +57,7 @@ class RemoteWorker:
         self._outbox, self._inbox = Arena(), Arena()
         self._process: SpawnProcess | None = None
         self._connection: Connection | None = None
-        self._progress: c_longlong | None = None
+        self._progress: Progress | None = None
 
     def run(
         self,
@@ -142,12 +140,12 @@ class RemoteWorker:
             return self._connection
         context = multiprocessing.get_context("spawn")
         if getattr(multiprocessing.current_process(), "_inheriting", False):
-            raise RuntimeError(_GUARD)
+            raise RuntimeError(GUARD)
         ours, theirs = context.Pipe()
-        self._progress = RawValue(c_longlong, -1)
+        self._progress = Progress()
         process = context.Process(
             target=main,
-            args=(theirs, self._progress, self._shipped),
+            args=(theirs, self._progress.name, self._shipped),
             name=f"nogil-loader-{self._remote.name}",
             daemon=True,
         )
@@ -161,7 +159,7 @@ class RemoteWorker:
         except (EOFError, ConnectionResetError):
             died = self._died()
             ours.close()
-            raise RuntimeError(f"{died} while it started. {_GUARD}") from died
+            raise RuntimeError(f"{died} while it started. {GUARD}") from died
         self._connection = ours
         return ours
 
@@ -179,9 +177,11 @@ class RemoteWorker:
             process.close()
         self._outbox.close()
         self._inbox.close(orphaned=True)
+        if self._progress is not None:
+            self._progress.close()
 
 
-_GUARD = (
+GUARD = (
     "A worker process imports the main script: what starts the pipeline must stand under "
     'if __name__ == "__main__":'
 )

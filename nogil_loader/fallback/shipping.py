@@ -13,11 +13,14 @@ Source: pickle protocol 5 with out-of-band buffers, PEP 574.
 from __future__ import annotations
 
 import pickle
+import struct
+import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing import shared_memory
 
 _ALIGN = 64
+_NUMBER = struct.Struct("=q")
 _SMALLEST = 1 << 20
 
 
@@ -27,9 +30,12 @@ class Arena:
     It grows by being replaced: the name travels with every message.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, prefix: str | None = None) -> None:
+        """``prefix``: what the names of segments begin with, for whoever must clean up."""
         self._memory: shared_memory.SharedMemory | None = None
         self._own = False
+        self._prefix = prefix
+        self._made = 0
 
     @property
     def name(self) -> str:
@@ -41,7 +47,9 @@ class Arena:
         if self._memory is None or self._memory.size < size or not self._own:
             self.close()
             room = max(_SMALLEST, 1 << (size - 1).bit_length())
-            self._memory = shared_memory.SharedMemory(create=True, size=room)
+            self._made += 1
+            name = None if self._prefix is None else f"{self._prefix}-{self._made}"
+            self._memory = shared_memory.SharedMemory(name, create=True, size=room)
             self._own = True
         assert self._memory.buf is not None
         return self._memory.buf
@@ -69,6 +77,37 @@ class Arena:
         elif orphaned:
             with suppress(FileNotFoundError):
                 memory.unlink()
+
+
+class Progress:
+    """A number that one process writes and another reads, whole."""
+
+    def __init__(self, name: str | None = None) -> None:
+        self._arena = Arena()
+        if name is None:
+            self._room = self._arena.reserve(8)
+        else:
+            self._room = self._arena.attach(name)
+
+    @property
+    def name(self) -> str:
+        """What the other side attaches to."""
+        return self._arena.name
+
+    @property
+    def value(self) -> int:
+        """What was written last."""
+        number: int = _NUMBER.unpack_from(self._room)[0]
+        return number
+
+    @value.setter
+    def value(self, number: int) -> None:
+        _NUMBER.pack_into(self._room, 0, number)
+
+    def close(self) -> None:
+        """Let go of it. Idempotent."""
+        self._room = memoryview(bytes(8))
+        self._arena.close()
 
 
 def pack(value: object, arena: Arena) -> tuple[bytes, str, list[tuple[int, int]]]:
@@ -99,3 +138,19 @@ def unpack(head: bytes, name: str, places: Sequence[tuple[int, int]], arena: Are
         buffers = [bytearray() for _ in places]
     value: object = pickle.loads(head, buffers=buffers)
     return value
+
+
+class RemoteError(RuntimeError):
+    """An exception in another process that cannot be pickled: its words."""
+
+
+def shippable_error(error: BaseException, where: str) -> BaseException:
+    """The exception, with its traceback as a note; or its words where it cannot travel."""
+    told = "".join(traceback.format_exception(error)).rstrip()
+    error.add_note(f"in {where}:\n{told}")
+    error.__traceback__ = None
+    try:
+        again = pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RemoteError(told)
+    return error if type(again) is type(error) else RemoteError(told)

@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import pickle
 import signal
-import traceback
 from collections.abc import Callable, Sequence
-from ctypes import c_longlong
 from multiprocessing.connection import Connection
 
-from nogil_loader.fallback.shipping import Arena, pack, unpack
+from nogil_loader.fallback.shipping import Arena, Progress, pack, shippable_error, unpack
 from nogil_loader.position.keys import Keyed
 
 Result = tuple[bool, object]
@@ -27,18 +25,15 @@ Work = tuple[Sequence[object], Sequence[tuple[int, ...]] | None, Randomness | No
 """(cells, keys of their randomness, what it is made from)."""
 
 
-class RemoteError(RuntimeError):
-    """An op in a worker process raised an exception that cannot be pickled."""
-
-
 def main(
     connection: Connection,
-    progress: c_longlong,
+    progress_name: str,
     shipped: bytes,
 ) -> None:
     """The life of a worker process. Module-level, so that spawn can find it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     inbox, outbox = Arena(), Arena()
+    progress = Progress(progress_name)
     try:
         fn = _bound(pickle.loads(shipped))
         keyed: Keyed | None = None
@@ -56,6 +51,7 @@ def main(
     finally:
         inbox.close()
         outbox.close()
+        progress.close()
 
 
 def _bound(fn: object) -> Callable[..., object]:
@@ -72,7 +68,7 @@ def _run(
     keyed: Keyed | None,
     cells: Sequence[object],
     keys: Sequence[tuple[int, ...]] | None,
-    progress: c_longlong,
+    progress: Progress,
 ) -> list[Result]:
     results: list[Result] = []
     for number, cell in enumerate(cells):
@@ -83,19 +79,8 @@ def _run(
             else:
                 results.append((True, fn(cell)))
         except BaseException as error:
-            results.append((False, _shippable(error)))
+            results.append((False, shippable_error(error, "a worker process")))
     return results
-
-
-def _shippable(error: BaseException) -> BaseException:
-    told = "".join(traceback.format_exception(error)).rstrip()
-    error.add_note(f"in a worker process:\n{told}")
-    error.__traceback__ = None
-    try:
-        again = pickle.loads(pickle.dumps(error))
-    except Exception:
-        return RemoteError(told)
-    return error if type(again) is type(error) else RemoteError(told)
 
 
 def _reply(results: list[Result], outbox: Arena) -> tuple[bytes, str, list[tuple[int, int]]]:
