@@ -41,7 +41,8 @@ from nogil_loader.position.stretch import Stretch
 from nogil_loader.sources.base import StreamReader
 
 _CPU = 0
-_AUTO_THREADS = 16
+_AUTO_THREADS = 64
+"""At most so many threads where the number is found out."""
 
 
 @dataclass
@@ -305,7 +306,10 @@ class _Walk:
         if joins and last is not None:
             level.segments[-1] = replace(last, last=number + 1, in_flight=in_flight)
         else:
-            level.segments.append(SegmentSpec(number, number + 1, kind, limit, serial, in_flight))
+            auto = stage is not None and stage.threads == "auto"
+            level.segments.append(
+                SegmentSpec(number, number + 1, kind, limit, serial, in_flight, auto)
+            )
         level.closed = not plain or spec.timeout is not None or in_flight is not None
 
     def _unique(self, title: str) -> str:

@@ -62,6 +62,7 @@ def count(
         ordered=program.core.ordered,
         quarantined=tuple(_quarantined(engine)),
         abandoned=tuple(engine.abandoned),
+        changes=count_changes(core),
     )
 
 
@@ -90,6 +91,8 @@ def _count_op(
         rule, bound = "serial", 1
     elif spec.limit is not None:
         rule, bound = "limit", spec.limit
+    elif segment.tuner is not None:
+        rule, bound = "auto", segment.tuner.gate
     return StageCount(
         name=level.spec.ops[number].name,
         crew=crew,
@@ -115,7 +118,10 @@ def count_crews(
     """Every kind of threads that has any work to do in this run."""
     crews = []
     by_kind = {kind: list(group) for kind, group in groupby(sorted(meters, key=_kind), key=_kind)}
+    tuned = {segment.spec.kind for segment in core.segments if segment.tuner is not None}
     for kind, (name, threads) in enumerate(zip(kinds, core.spec.workers, strict=True)):
+        if kind in tuned:
+            threads = max(1, len(by_kind[kind]) if kind in by_kind else 0)
         busy = cpu = 0.0
         waits = dict.fromkeys(WAITS, 0.0)
         for meter in by_kind[kind] if kind in by_kind else ():
@@ -130,6 +136,12 @@ def count_crews(
                 busy += max(0.0, now - since)
         crews.append(CrewCount(name, threads, busy, cpu, waits))
     return tuple(crews)
+
+
+def count_changes(core: Core) -> tuple[str, ...]:
+    """What stages with ``threads="auto"`` did, and why."""
+    tuners = [segment.tuner for segment in core.segments if segment.tuner is not None]
+    return tuple(change for tuner in tuners for change in list(tuner.changes))
 
 
 def _kind(meter: WorkerMeter) -> int:

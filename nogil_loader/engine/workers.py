@@ -104,6 +104,8 @@ class Engine:
         self.watchful = self.keeper is not None or exhausted is not None or _has_futures(program)
         """Whether workers have more to look at between two blocks."""
         self.abandoned: list[str] = []
+        self.hired = [0] * len(program.core.workers)
+        """Threads by kind."""
         self.members = 1
         """Threads that are alive, and the one that starts them."""
 
@@ -111,8 +113,9 @@ class Engine:
         """Start every thread."""
         with self.lock:
             self.hand_over()
+        tuned = {s.spec.kind: s.tuner.gate for s in self.core.segments if s.tuner is not None}
         for kind, count in enumerate(self.program.core.workers):
-            for _ in range(count):
+            for _ in range(tuned[kind] if kind in tuned else count):
                 self.hire(kind)
         if self.feed is not None:
             self._enlist(self.pool, self.feed.run)
@@ -124,7 +127,24 @@ class Engine:
         """One more thread of a kind. (The thread that it replaces hangs, and a host's pool may
         have no other.)"""
         host = self.host if kind == 0 and not replaces else None
-        self._enlist(self.pool if host is None else host, partial(_work, self, kind))
+        self.hired[kind] += not replaces
+        self._employ(self.pool if host is None else host, kind)
+
+    def _employ(self, pool: Executor, kind: int) -> None:
+        self._enlist(pool, partial(_work, self, kind))
+
+    def adapt(self) -> None:
+        """``threads="auto"``: hire those that a stage may now have and does not."""
+        with self.lock:
+            self.core.retuned = False
+            wanted = [
+                (s.spec.kind, s.tuner.gate) for s in self.core.segments if s.tuner is not None
+            ]
+            missing = [kind for kind, gate in wanted for _ in range(gate - self.hired[kind])]
+            for kind in missing:
+                self.hired[kind] += 1
+        for kind in missing:
+            self._employ(self.pool, kind)
 
     def _enlist(self, pool: Executor, life: Callable[[], None]) -> None:
         """A thread that is waited for at the end; each lives in a context of its own."""
@@ -367,6 +387,8 @@ def _loop(engine: Engine, worker: Worker, kind: int) -> None:
             release()
         for other in wakes:
             engine.wake(other)
+        if core.retuned:
+            engine.adapt()
         if engine.watchful:
             _look_around(engine, task)
         task = following

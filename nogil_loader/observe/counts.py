@@ -54,7 +54,7 @@ class StageCount:
     queued: int = 0
     """Samples that wait before it at the moment of the report."""
     rule: str = ""
-    """``"serial"``, ``"limit"``, ``"in_flight"`` or nothing."""
+    """``"serial"``, ``"limit"``, ``"in_flight"``, ``"auto"`` or nothing."""
     bound: int = 0
     """How many the rule lets in at once."""
     flying: float = 0.0

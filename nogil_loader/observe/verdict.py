@@ -46,8 +46,8 @@ class Verdict:
     name: str
     """A stage, ``"source"``, ``"consumer"``, ``"memory"`` or ``"GIL"``."""
     kind: str
-    """``"crew"``, ``"serial"``, ``"limit"``, ``"in_flight"``, ``"source"``, ``"consumer"``,
-    ``"memory"``, ``"straggler"``, ``"GIL"`` or ``"unknown"``."""
+    """``"crew"``, ``"auto"``, ``"serial"``, ``"limit"``, ``"in_flight"``, ``"source"``,
+    ``"consumer"``, ``"memory"``, ``"straggler"``, ``"GIL"`` or ``"unknown"``."""
     share: float
     """How much of the time it was occupied, or kept others idle; 0 to 1."""
     sure: bool
@@ -122,7 +122,7 @@ def _loads(counts: Counts) -> Iterator[_Load]:
         yield _Load("source", "source", counts.stream.reading / max(1e-9, counts.seconds))
     for crew in counts.crews:
         mine = [stage for stage in counts.stages if stage.crew == crew.name]
-        if mine:
+        if mine and mine[0].rule != "auto":
             costly = max(mine, key=lambda stage: stage.busy)
             yield _Load("crew", costly.name, crew.share, crew.name)
         for stage in mine:
@@ -197,6 +197,13 @@ def _explain(counts: Counts, load: _Load, ceiling: float) -> tuple[str, str]:
         return (
             f"it lets in one at a time, and is occupied {percent(load.share)} of the time",
             "leave out serial=True, or do less in it",
+        )
+    if load.kind == "auto":
+        stage = next(stage for stage in counts.stages if stage.name == load.name)
+        return (
+            f"it runs on {stage.bound} threads, found by trying, busy {percent(load.share)} "
+            f"of the time",
+            "more gave no gain so far: cache what it fetches, or fetch larger pieces",
         )
     if load.kind in ("limit", "in_flight"):
         stage = next(stage for stage in counts.stages if stage.name == load.name)

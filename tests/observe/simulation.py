@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from nogil_loader.engine.core import Block, Core, CoreSpec, Delivery, RunStart, Task
 from nogil_loader.engine.core.idle import idle_reason
 from nogil_loader.engine.core.spec import CPU
-from nogil_loader.engine.counting import count_crews, count_memory, count_stages
+from nogil_loader.engine.counting import count_changes, count_crews, count_memory, count_stages
 from nogil_loader.engine.meters import WorkerMeter
 from nogil_loader.observe.counts import ConsumerCount, Counts, MachineCount, StreamCount
 
@@ -85,6 +85,8 @@ class Simulation:
         self.waited = 0.0
         self.first: tuple[float, float] | None = None
         self.ended = False
+        self.taken: list[tuple[float, int]] = []
+        """When the consumer took what, samples in all."""
         # The stream.
         self.read = 0
         self.ahead = max(64, 2 * self.core.ahead.least)
@@ -142,6 +144,7 @@ class Simulation:
             self.first = self.now, self.waited
         self.batches += len(delivery.values)
         self.samples += delivery.weight
+        self.taken.append((self.now, self.samples))
         self.core.credit(delivery.weight, delivery.size)
         self._later(self.world.consume * len(delivery.values), self._ask)
         return True
@@ -282,6 +285,7 @@ class Simulation:
             memory=count_memory(self.core),
             machine=MachineCount(world.spec.workers[0], world.gil, self.on_core),
             ordered=world.spec.ordered,
+            changes=count_changes(self.core),
         )
 
 

@@ -27,6 +27,7 @@ from nogil_loader.engine.core.segment import Segment
 from nogil_loader.engine.core.spec import CPU, CoreSpec, RunStart
 from nogil_loader.engine.core.task import Task
 from nogil_loader.engine.core.timers import Timers
+from nogil_loader.engine.core.tuning import Tuner
 from nogil_loader.engine.errors import StageTimeout
 
 
@@ -63,6 +64,8 @@ class Core:
         """Deliveries that were made, and that the consumer took."""
         self.stalls = 0
         """Times that one unit was let in over the bounds because all else stood still."""
+        self.retuned = False
+        """Whether the number of threads that a stage should have has changed."""
         self.finished = False
         self.closing = False
         self._settle(0.0)
@@ -183,6 +186,8 @@ class Core:
         else:
             if segment.block is None and block.count:
                 segment.observe(block.count, now - task.since)
+            if segment.tuner is not None:
+                self._tune(segment.tuner, block.count, now - task.since, now)
             if segment.spec.serial:
                 segment.next = block.stop
             if segment.following is not None:
@@ -197,6 +202,11 @@ class Core:
             else:
                 self._arrive(level, block, now)
         self._settle(now)
+
+    def _tune(self, tuner: Tuner, units: int, seconds: float, now: float) -> None:
+        starved = self.delivered == self.taken
+        if tuner.finished(units, seconds, starved, now):
+            self.retuned = True
 
     def _arrive(self, level: Level, block: Block, now: float) -> None:
         """The block went through the whole level."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from nogil_loader.engine.core.block import Block
 from nogil_loader.engine.core.spec import SegmentSpec
+from nogil_loader.engine.core.tuning import Tuner
 
 if TYPE_CHECKING:
     from nogil_loader.engine.core.level import Level
@@ -42,6 +43,7 @@ class Segment:
         "special",
         "target",
         "threads",
+        "tuner",
         "units",
     )
 
@@ -77,6 +79,12 @@ class Segment:
         """Futures of the last op that have not settled."""
         self.flown = 0.0
         """Seconds that futures were in flight, added up."""
+        self.tuner = (
+            Tuner("+".join(op.name for op in level.spec.ops[spec.first : spec.last]), threads)
+            if spec.auto
+            else None
+        )
+        """``threads="auto"``: how many workers may be inside."""
         self._queue: list[tuple[int, Block]] = []
 
     def put(self, block: Block) -> None:
@@ -90,6 +98,8 @@ class Segment:
         if spec.limit is not None and self.running >= spec.limit:
             return False
         if spec.in_flight is not None and self.in_flight + self.running >= spec.in_flight:
+            return False
+        if self.tuner is not None and self.running >= self.tuner.gate:
             return False
         return not spec.serial or (self.running == 0 and self.next == unit)
 

@@ -52,6 +52,8 @@ class SegmentSpec:
     """One block at a time, in unit order."""
     in_flight: int | None = None
     """The last op may return futures, at most this many unsettled at once."""
+    auto: bool = False
+    """How many of its workers are inside follows what is measured."""
 
 
 @dataclass(frozen=True)
