@@ -124,6 +124,24 @@ def from_tar(
     return Pipeline(Tar(shards, fields, truncated, duplicates, threads))
 
 
+def from_parquet(
+    files: Location | Sequence[Location],
+    *,
+    columns: Sequence[str] | None = None,
+    keep_groups: int = 8,
+    threads: int | None = None,
+) -> Pipeline[object]:
+    """The rows of Parquet files: dicts with one entry a column. Needs ``nogil_loader[parquet]``.
+
+    ``columns``: the names to read; all unless given. ``keep_groups``: how many decoded row
+    groups are kept for all threads: a global shuffle over large groups decodes one for nearly
+    every row, ``shuffle(window=...)`` does not.
+    """
+    from nogil_loader.sources.parquet import Parquet
+
+    return Pipeline(Parquet(files, columns, keep_groups, threads))
+
+
 def from_zip(
     archives: Location | Sequence[Location],
     *,

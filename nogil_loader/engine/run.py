@@ -40,6 +40,8 @@ Place: TypeAlias = "tuple[Delivery, int]"
 
 _GRACE = 5.0
 """Seconds that ``close`` waits for ops that are running."""
+_PRUNE = 64
+"""Values between two looks at what a stream has to remember."""
 _AT_EXIT = 0.5
 """Seconds that the interpreter's exit waits for them."""
 
@@ -103,6 +105,8 @@ class Run(Generic[T]):
         if self._returned is not None:
             self._returned.add(delivery, index)
         self.yielded += 1
+        if self._engine.feed is not None and self.yielded % _PRUNE == 0:
+            self._forget_snapshots()
         if self._transfer is not None:
             value = self._transfer.hand_over(value)
         return cast(T, value)
@@ -224,6 +228,12 @@ class Run(Generic[T]):
         while point is not None and point.below is not None:
             point = point.below
         return feed.place(0 if point is None else point.begin)
+
+    def _forget_snapshots(self) -> None:
+        """A stream's snapshots before the oldest that a state could still need."""
+        place = self._snapshot(self._last[0].point(self._last[1]) if self._last else None)
+        if place is not None and self._engine.feed is not None:
+            self._engine.feed.forget(place[0])
 
     # Where the time goes ----------------------------------------------------------------
 
