@@ -27,6 +27,7 @@ ROOMS = (
         "torch",
         "start",
         "pipeline",
+        "isolated",
         "session",
         "mixture",
         "streams",
