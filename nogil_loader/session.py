@@ -131,6 +131,7 @@ class Session:
             world=world,
             rest=rest,
             point=point,
+            beyond=() if resumed is None else resumed.beyond,
             levels=len(program.core.levels),
             refusal=self._refusal(),
         )

@@ -86,17 +86,19 @@ class Feed:
         for sample in self._reader:
             if self._over or engine.closing:
                 return
-            self._number += 1
-            if self._number <= point:
-                unit = self._number - 1
-                if unit < first or unit not in again:
-                    continue
-            if self._budget is not None:
-                size = sizeof(sample)
-                self._sizes.append(size)
-                self._bytes_read += size
-            samples.append(sample)
-            self.count += 1
+            unit = self._number
+            self._number = unit + 1
+            if unit < point and (unit < first or unit not in again):
+                continue
+            # A sample in which the point lies may be wanted twice: for what waited, and for
+            # what comes behind the point.
+            for _ in range(2 if unit == point and unit in again else 1):
+                if self._budget is not None:
+                    size = sizeof(sample)
+                    self._sizes.append(size)
+                    self._bytes_read += size
+                samples.append(sample)
+                self.count += 1
             if snapshots and self._number % _EVERY == 0:
                 self._snapshot()
             if waiting:

@@ -30,6 +30,8 @@ class Origin:
     rest: Rest = field(default_factory=Rest)
     point: Point | None = None
     """Where the run began."""
+    beyond: tuple[int, ...] = ()
+    """Batches behind it that an earlier run delivered, in completion order."""
     levels: int = 1
     refusal: str | None = None
     """Why there can be no state, if so."""
@@ -59,13 +61,16 @@ class Origin:
 
 class Returned:
     """Which batches the consumer got, where they come in any order: all up to a point, and
-    some beyond it."""
+    some beyond it. Those beyond that an earlier run delivered are made again, only to find out
+    where they end, and told by a delivery of nothing."""
 
-    def __init__(self, point: Point | None) -> None:
+    def __init__(self, origin: Origin) -> None:
+        point = origin.point
         self._point = point
         self._next = 0 if point is None else point.unit
         self._ends: dict[int, Point] = {}
-        self._whole = True
+        self._earlier = set(origin.beyond)
+        self._whole = origin.levels > 1
 
     def add(self, delivery: Delivery, index: int) -> None:
         """A batch was handed out."""
@@ -73,6 +78,15 @@ class Returned:
             self._whole = False  # samples, not batches: they have no number of their own
             return
         self._ends[delivery.start] = delivery.point(index)
+        self._advance()
+
+    def pass_over(self, delivery: Delivery) -> None:
+        """A batch that an earlier run handed out."""
+        self._earlier.discard(delivery.start)
+        self._ends[delivery.start] = delivery.point(0)
+        self._advance()
+
+    def _advance(self) -> None:
         while self._next in self._ends:
             self._point = self._ends.pop(self._next)
             self._next += 1
@@ -81,7 +95,7 @@ class Returned:
         """The point, and the numbers of the batches beyond it."""
         if not self._whole:
             raise ValueError("ordered=False without batches has no state: batch() first")
-        return self._point, tuple(sorted(self._ends))
+        return self._point, tuple(sorted(self._earlier.union(self._ends)))
 
 
 def levels_of(point: Point | None, count: int) -> tuple[LevelState, ...]:

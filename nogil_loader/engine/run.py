@@ -56,7 +56,8 @@ class Run(Generic[T]):
     def __init__(self, engine: Engine, origin: Origin) -> None:
         self._engine = engine
         self._origin = origin
-        self._returned = None if engine.program.core.ordered else Returned(origin.point)
+        ordered = engine.program.core.ordered and not origin.beyond
+        self._returned = None if ordered else Returned(origin)
         self._transfer = engine.program.transfer
         self._agreed: Iterator[Place] | None = None
         self._pid = os.getpid()
@@ -157,6 +158,8 @@ class Run(Generic[T]):
             self._first = now, self.waited
         self._samples += delivery.weight
         count = len(delivery.values)
+        if count == 0 and self._returned is not None:
+            self._returned.pass_over(delivery)
         if self._lane is not None:
             self._lane.fetched(begun, now, count)
         if count == 1:

@@ -212,7 +212,7 @@ class Core:
         """The block went through the whole level."""
         if level is self.last:
             if block.start in self.beyond:
-                block.drop(range(len(block.cells or ())))
+                level.deliver_again(block)
             elif not self.spec.ordered:
                 level.deliver_early(block)
         level.arrive(block, now)

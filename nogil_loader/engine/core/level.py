@@ -239,6 +239,15 @@ class Level:
         self.news = True
         block.cells, block.ids, block.size = [], [], 0
 
+    def deliver_again(self, block: Block) -> None:
+        """An earlier run delivered it: only where it ends is told."""
+        if self.number > 0:
+            self._take_over(block)
+        block.cells, block.ids = [], None
+        self.deliveries.append(self._delivery(block, []))
+        self.news = True
+        block.ids, block.size = [], 0
+
     def pass_through(self, number: int, value: object, weight: int, size: int) -> Delivery | None:
         """The last level, with nothing to do: deliver a unit at once if it is its turn."""
         if number != self.front or self.waiting or self.failure is not None:
