@@ -43,7 +43,10 @@ from dataclasses import dataclass
 from queue import Empty
 from random import Random
 from types import FrameType, ModuleType, SimpleNamespace
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from _typeshed import TraceFunction
 
 T = TypeVar("T")
 
@@ -172,7 +175,7 @@ class World:
         if me is not None:
             self._switch(me)
 
-    def trace(self, frame: FrameType, event: str, arg: object) -> object:
+    def trace(self, frame: FrameType, event: str, arg: object) -> TraceFunction | None:
         """For ``sys.settrace``: every line of a watched file is a step."""
         if not frame.f_code.co_filename.startswith(self._files):
             return None
