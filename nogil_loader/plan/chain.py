@@ -1,9 +1,7 @@
-"""From a chain of stages to what the engine runs; all validation is here.
+"""Down the chain once: levels, segments, and everything that can be refused at once.
 
-Guarantees
-- ``lay_out`` reads nothing and opens nothing: whatever a chain alone can know to be wrong is
-  refused when the pipeline is built, with the call that fixes it.
-- ``compose`` adds what only a run knows: the opened data, epoch, seed, rank.
+Guarantees: nothing is read or opened; a chain that is wrong in itself is refused with the call
+that fixes it.
 """
 
 from __future__ import annotations
@@ -12,33 +10,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from nogil_loader import runtime, stages
-from nogil_loader.engine.batches import stack_plain
-from nogil_loader.engine.core import (
-    CoreSpec,
-    LevelSpec,
-    OpSpec,
-    Policy,
-    SegmentSpec,
-)
+from nogil_loader import stages
+from nogil_loader.engine.core import LevelSpec, OpSpec, Policy, SegmentSpec
 from nogil_loader.engine.padding import Measure, Packing, Padding
-from nogil_loader.engine.program import AnyReader, Collate, Program
-from nogil_loader.engine.steps import FILTER, FLAT_MAP, KEEP, MAP, MEASURE, READ, SEND, Op
+from nogil_loader.engine.program import Collate
+from nogil_loader.engine.steps import FILTER, FLAT_MAP, KEEP, MAP, MEASURE, SEND, Op
 from nogil_loader.fallback.remote import Remote
+from nogil_loader.plan.collating import Collating, Length, only, rows_of
 from nogil_loader.position.bucketing import Buckets
 from nogil_loader.position.grouping import Batches, Grouper
-from nogil_loader.position.order import (
-    Order,
-    Repeat,
-    Shuffled,
-    Skip,
-    Take,
-    WindowShuffled,
-)
 from nogil_loader.position.packing import packs
-from nogil_loader.position.shard import Shard, Wrap
 from nogil_loader.position.stretch import Stretch
-from nogil_loader.sources.base import StreamReader
 
 _CPU = 0
 _AUTO_THREADS = 64
@@ -46,7 +28,7 @@ _AUTO_THREADS = 64
 
 
 @dataclass
-class _Level:
+class Level:
     """A level while the chain is walked."""
 
     ops: list[Op] = field(default_factory=list)
@@ -98,7 +80,7 @@ class _Level:
 class Layout:
     """What a chain comes to, before any data is opened."""
 
-    levels: tuple[_Level, ...]
+    levels: tuple[Level, ...]
     orders: tuple[stages.Stage, ...]
     """Stages that are arithmetic over positions, in order."""
     repeat_after_batch: int | None
@@ -118,14 +100,14 @@ class Layout:
 _SETTINGS = (stages.Prefetch, stages.Workers, stages.Memory)
 
 
-class _Walk:
+class Walk:
     """Goes down the chain once."""
 
     def __init__(self, chain: Sequence[stages.Stage], stream: bool, processes: int = 0) -> None:
         self.stream = stream
         self.processes = processes
         """Worker processes for stages that ask for them; 0: they run on threads."""
-        self.levels = [_Level()]
+        self.levels = [Level()]
         self.orders: list[stages.Stage] = []
         self.threads: list[int] = []
         self.kinds = ["workers"]
@@ -143,14 +125,14 @@ class _Walk:
         self.device: stages.ToDevice | None = None
         self.names: set[str] = set()
         for stage in chain:
-            self._visit(stage)
+            self.visit(stage)
         self._check_shard(chain)
 
     @property
-    def level(self) -> _Level:
+    def level(self) -> Level:
         return self.levels[-1]
 
-    def _visit(self, stage: stages.Stage) -> None:
+    def visit(self, stage: stages.Stage) -> None:
         if self.device is not None and not isinstance(stage, _SETTINGS):
             raise ValueError(f"{stage} after to_device: batches on a device are the end of a chain")
         if isinstance(stage, stages.Op):
@@ -247,7 +229,7 @@ class _Walk:
             return
         count = stage.count
         begin, length = (0, count) if isinstance(stage, stages.Take) else (count, None)
-        self._close(partial(Stretch, begin, length), _only)
+        self._close(partial(Stretch, begin, length), only)
 
     # Ops --------------------------------------------------------------------------------
 
@@ -332,7 +314,7 @@ class _Walk:
         self.level.collate = collate
         self.level.neighbours = neighbours
         self.padding = None
-        self.levels.append(_Level())
+        self.levels.append(Level())
 
     def _batch(self, stage: stages.Batch) -> None:
         level = self.level
@@ -345,7 +327,7 @@ class _Walk:
         own = stage.collate is not None or self.padding is not None
         if early and not own and stage.max_wait is None:
             level.rows, level.drop_last = size, drop_last
-            self.levels.append(_Level())
+            self.levels.append(Level())
             return
         collate = Collating(stage.collate, self.padding) if own else None
         self._close(partial(Batches, size, drop_last=drop_last), collate)
@@ -411,14 +393,14 @@ class _Walk:
             )
         self.cache = stage
         level.ops[:] = [replace(op, cached=True) for op in level.ops]
-        op = Op(KEEP, _unread, self._unique("cache"))
+        op = Op(KEEP, unread, self._unique("cache"))
         self.add(op, OpSpec(op.name), None)
 
     def _to_device(self, stage: stages.ToDevice) -> None:
         if len(self.levels) == 1:
             raise ValueError("to_device takes batches: put batch(n) before it")
         self.device = stage
-        op = Op(SEND, _unread, self._unique("to_device"))
+        op = Op(SEND, unread, self._unique("to_device"))
         self.add(op, OpSpec(op.name), None, threads=1)
 
     def _unbatch(self) -> None:
@@ -451,7 +433,7 @@ class _Walk:
 
     def stop_at(self, batches: int) -> None:
         """End the chain after so many batches (samples, where nothing is batched)."""
-        self._close(partial(Stretch, 0, batches), _only)
+        self._close(partial(Stretch, 0, batches), only)
 
     def layout(self) -> Layout:
         return Layout(
@@ -476,142 +458,8 @@ def lay_out(chain: Sequence[stages.Stage], stream: bool, reads: int | None = Non
     ``stream``: the source only comes in order. ``reads``: a source with random access whose
     reading blocks gets that many threads of its own.
     """
-    walk = _Walk(chain, stream)
+    walk = Walk(chain, stream)
     return walk.layout()
-
-
-def compose(
-    chain: Sequence[stages.Stage],
-    reader: AnyReader,
-    base: Order,
-    *,
-    epoch: int,
-    seed: int,
-    ordered: bool,
-    rank: tuple[int, int] | None,
-    rest: Callable[[Order], Order] | None = None,
-    cores: int | None = None,
-    processes: bool = False,
-) -> Program:
-    """The program of one pass over opened data.
-
-    ``base``: the order of the data as it lies. ``rest``: what of the epoch's global order an
-    earlier run of other ranks has left over.
-    """
-    stream = isinstance(reader, StreamReader)
-    count = workers_of(_settings(chain), cores)
-    walk = _Walk((), stream, count if processes else 0)
-    if not isinstance(reader, StreamReader):
-        walk.names.add("read")
-        walk.add(Op(READ, _unread, "read"), OpSpec("read"), None, reader.threads)
-    for stage in chain:
-        walk._visit(stage)
-    if walk.shard is not None and walk.shard.batches is not None:
-        walk.stop_at(walk.shard.batches)
-    if walk.padding is not None:
-        raise ValueError("pad() without to= makes batches even: put it before batch or bucket")
-    layout = walk.layout()
-    order = arrange(layout, base, rank, rest=rest)
-    levels = [level.spec(number == 0) for number, level in enumerate(layout.levels)]
-    if layout.repeat_after_batch is not None and not stream:
-        below = arrange(layout, base, rank, upto=layout.repeat_after_batch)
-        levels[0] = _with_boundary(levels[0], below)
-    core = CoreSpec(
-        levels=tuple(levels),
-        workers=(count, *layout.threads),
-        prefetch=layout.prefetch,
-        group_size=layout.group_size,
-        ordered=ordered,
-        block=layout.workers.block,
-        memory=layout.memory,
-    )
-    return Program(
-        core=core,
-        ops=tuple(tuple(level.ops) for level in layout.levels),
-        collates=tuple(level.collate for level in layout.levels),
-        reader=reader,
-        order=order if not stream or layout.orders else None,
-        epoch=epoch,
-        seed=seed,
-        kinds=layout.kinds,
-    )
-
-
-def length_of(
-    chain: Sequence[stages.Stage], base: Order, rank: tuple[int, int] | None
-) -> int | None:
-    """Outputs of one pass over the data, where arithmetic knows."""
-    layout = lay_out(chain, stream=False)
-    order = arrange(layout, base, rank)
-    count = order.length
-    if layout.shard is not None and layout.shard.batches is not None:
-        return layout.shard.batches
-    if layout.repeat_after_batch is not None:
-        return None
-    for level in layout.levels:
-        if count is None or not level.one_to_one:
-            return None
-        count = level.outputs(count)
-    return count
-
-
-def _with_boundary(level: LevelSpec, below: Order) -> LevelSpec:
-    """Batches that end with the epoch, under a repeat after batch."""
-    size, drop_last = level.rows, level.drop_last
-    grouper = level.grouper
-    if size is not None:
-        grouper = partial(Batches, size, drop_last=drop_last)
-    return replace(level, rows=None, grouper=grouper, boundary=below.length)
-
-
-def arrange(
-    layout: Layout,
-    base: Order,
-    rank: tuple[int, int] | None = None,
-    upto: int | None = None,
-    rest: Callable[[Order], Order] | None = None,
-) -> Order:
-    """The order of units: every order stage as arithmetic around the one before.
-
-    Without ``rank`` it is the global order, of all ranks together.
-    """
-    order = base
-    for stage in layout.orders[:upto]:
-        if isinstance(stage, stages.Shuffle):
-            if stage.window is None:
-                order = Shuffled(order, stage.seed)
-            else:
-                order = WindowShuffled(order, stage.window, stage.seed)
-        elif isinstance(stage, stages.Repeat):
-            order = Repeat(order, stage.times)
-        elif isinstance(stage, stages.Take):
-            order = Take(order, stage.count)
-        elif isinstance(stage, stages.Skip):
-            order = Skip(order, stage.count)
-        elif isinstance(stage, stages.Shard) and rank is not None:
-            if rest is not None:
-                order, rest = rest(order), None
-            if stage.batches is not None:
-                order = Wrap(Shard(order, *rank, "keep"))
-            else:
-                uneven = "keep" if stage.uneven is not None else stage.remainder
-                order = Shard(order, *rank, uneven)  # type: ignore[arg-type]
-    return order if rest is None else rest(order)
-
-
-def _settings(chain: Sequence[stages.Stage]) -> stages.Workers:
-    """The last word on how many workers there are."""
-    told = [stage for stage in chain if isinstance(stage, stages.Workers)]
-    return told[-1] if told else stages.Workers()
-
-
-def workers_of(stage: stages.Workers, cores: int | None = None) -> int:
-    """Threads for CPU work: as told, or the usable cores (times a share)."""
-    if stage.count is not None:
-        return stage.count
-    if cores is None:
-        cores = runtime.usable_cores()
-    return cores if stage.share is None else max(1, round(cores * stage.share))
 
 
 def _policy(stage: stages.Op) -> tuple[Policy, stages.Fn | None]:
@@ -625,47 +473,6 @@ def _policy(stage: stages.Op) -> tuple[Policy, stages.Fn | None]:
     return Policy(str(then), retries, backoff, max_skips=stage.max_skips), None
 
 
-@dataclass(frozen=True)
-class Collating:
-    """How a group becomes a batch, where it is not simply stacked."""
-
-    fn: stages.Fn | None
-    """The user's own function of the list of samples."""
-    padding: Padding | None = None
-
-    def __call__(self, samples: list[object], layout: object) -> object:
-        if self.padding is not None:
-            bound = layout if isinstance(layout, int) else None
-            samples = self.padding.pad_all(samples, bound)
-        return stack_plain(samples) if self.fn is None else self.fn(samples)
-
-
-@dataclass(frozen=True)
-class Length:
-    """How many tokens a sample has."""
-
-    packing: Packing
-
-    def __call__(self, sample: object) -> int:
-        return len(self.packing.tokens(sample))
-
-
-def _only(samples: list[object], layout: object) -> object:
-    """The one member of a group that is nothing but a sample that passed."""
-    return samples[0]
-
-
-def rows_of(batch: object) -> list[object]:
-    """The samples of a batch: a batch of dicts becomes dicts again, and so on."""
-    if isinstance(batch, dict):
-        columns = {key: rows_of(value) for key, value in batch.items()}
-        count = len(next(iter(columns.values()), ()))
-        return [{key: column[row] for key, column in columns.items()} for row in range(count)]
-    if isinstance(batch, tuple):
-        make = getattr(type(batch), "_make", tuple)
-        return [make(row) for row in zip(*map(rows_of, batch), strict=True)]
-    return list(batch)  # type: ignore[call-overload, no-any-return]
-
-
-def _unread(unit: object) -> object:
+def unread(unit: object) -> object:
+    """Stands for what only an opened run can do."""
     raise AssertionError("reading is bound to the opened source")
