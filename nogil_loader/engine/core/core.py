@@ -504,4 +504,6 @@ def _levels(spec: CoreSpec, point: Point | None) -> list[Level]:
     ]
     for level, above in pairwise(levels):
         level.groups = above.first
+        if above.point.below is None:
+            above.point = above.point._replace(below=level.point)
     return levels
