@@ -185,7 +185,7 @@ def test_a_batch_that_does_not_come_in_time_is_a_runtime_error() -> None:
 
     loader = Ours(Waits(), num_workers=1, timeout=0.2, share_dataset=True)
     try:
-        with pytest.raises(RuntimeError, match="timed out after 0.2 seconds"):
+        with pytest.raises(RuntimeError, match=r"timed out after 0\.2 seconds"):
             next(iter(loader))
     finally:
         gate.set()
@@ -248,7 +248,7 @@ def test_a_dataset_that_cannot_be_copied_says_what_to_do(tmp_path: Any) -> None:
         def __init__(self) -> None:
             super().__init__()
             (tmp_path / "file").write_bytes(b"x")
-            self.file = open(tmp_path / "file", "rb")
+            self.file = (tmp_path / "file").open("rb")
 
     dataset = Opened()
     try:
