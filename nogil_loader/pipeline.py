@@ -9,9 +9,7 @@ Guarantees
 
 from __future__ import annotations
 
-import functools
 import os
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import closing
@@ -19,11 +17,9 @@ from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar, cast, overload
 
 from nogil_loader import plan, stages
-from nogil_loader.engine.errors import RunClosed
 from nogil_loader.engine.run import Run
-from nogil_loader.engine.threads import Threads
+from nogil_loader.epochs import epochs_of
 from nogil_loader.isolated import IsolatedRun
-from nogil_loader.position.state import State
 from nogil_loader.session import AnySource, Session, is_stream, open_source, rank_of
 from nogil_loader.sources.base import JSON, StreamSource
 
@@ -413,7 +409,7 @@ class Pipeline(Generic[T]):
         The next epoch begins while the last batches of this one are consumed. ``resume``: a
         state; the first run goes on where it was taken, the others follow.
         """
-        return epochs_of(self, count, seed, ordered, resume, allow_changes)
+        return epochs_of(self.source, self.chain, count, seed, ordered, resume, allow_changes)
 
     def __len__(self) -> int:
         """Batches (or samples) of one pass; ``TypeError`` where only running would tell."""
@@ -421,7 +417,7 @@ class Pipeline(Generic[T]):
             raise TypeError("the length of a stream is not known")
         reader, base = open_source(self.source)
         with closing(reader):
-            count = plan.length_of(self.chain, base, rank_of(stages_shard(self.chain)))
+            count = plan.length_of(self.chain, base, rank_of(shard_of(self.chain)))
         if count is None:
             raise TypeError("the length is known only after filter, flat_map or repeat() have run")
         return count
@@ -435,96 +431,6 @@ def show_source(source: object) -> str:
     return repr(source)
 
 
-class Epochs(Generic[T]):
-    """Begins the runs of successive epochs, each once: when the one before it has nothing left
-    to hand to its workers, or when the consumer gets there, whichever is first."""
-
-    def __init__(
-        self,
-        pipeline: Pipeline[T],
-        count: int,
-        seed: int,
-        ordered: bool,
-        resume: Mapping[str, JSON] | None,
-        allow_changes: bool,
-    ) -> None:
-        self._count = count
-        self._seed = seed
-        self._ordered = ordered
-        self._resume = resume
-        self._allow_changes = allow_changes
-        self._first = 0 if resume is None else State.from_json(resume).epoch
-        self._lock = threading.Lock()
-        self._pool = Threads()
-        self._session = Session(pipeline.source, pipeline.chain)
-        self._runs: dict[int, Run[T] | Exception] = {}
-        self._current = self._first
-        """The epoch that the consumer is at: only the one after it may begin early."""
-        self._early: set[int] = set()
-        """Epochs that could have begun, but too early."""
-        self._over = False
-
-    def begin(self, epoch: int) -> None:
-        """Start an epoch, unless that was done; an error is kept until the epoch's turn."""
-        with self._lock:
-            if self._over or epoch >= self._count or epoch in self._runs:
-                return
-            if epoch > self._current + 1:
-                self._early.add(epoch)
-                return
-            try:
-                run = self._session.start(
-                    epoch=epoch,
-                    seed=self._seed,
-                    resume=self._resume if epoch == self._first else None,
-                    allow_changes=self._allow_changes,
-                    ordered=self._ordered,
-                    pool=self._pool,
-                    exhausted=functools.partial(self.begin, epoch + 1),
-                    last=False,
-                )
-                self._runs[epoch] = cast("Run[T]", run)
-            except Exception as error:
-                self._runs[epoch] = error
-
-    def __iter__(self) -> Iterator[Run[T]]:
-        try:
-            for epoch in range(self._first, self._count):
-                self._current = epoch
-                self.begin(epoch)
-                if epoch + 1 in self._early:
-                    self.begin(epoch + 1)
-                run = self._runs[epoch]
-                if isinstance(run, Exception):
-                    raise run
-                yield run
-                run.close()
-                self._runs[epoch] = RunClosed(f"epoch {epoch} is over")
-        finally:
-            self._end()
-
-    def _end(self) -> None:
-        with self._lock:
-            self._over = True
-        for run in self._runs.values():
-            if isinstance(run, Run):
-                run.close()
-        self._pool.shutdown(wait=False)
-        self._session.close()
-
-
-def epochs_of(
-    pipeline: Pipeline[T],
-    count: int,
-    seed: int,
-    ordered: bool,
-    resume: Mapping[str, JSON] | None,
-    allow_changes: bool,
-) -> Iterator[Run[T]]:
-    """Nothing is opened or started before the first epoch is asked for."""
-    yield from Epochs(pipeline, count, seed, ordered, resume, allow_changes)
-
-
-def stages_shard(chain: Sequence[stages.Stage]) -> stages.Shard | None:
+def shard_of(chain: Sequence[stages.Stage]) -> stages.Shard | None:
     """The shard stage of a chain, if any."""
     return next((stage for stage in chain if isinstance(stage, stages.Shard)), None)

@@ -28,6 +28,7 @@ ROOMS = (
         "start",
         "pipeline",
         "isolated",
+        "epochs",
         "session",
         "mixture",
         "streams",
@@ -55,6 +56,7 @@ ONLY_FROM = {"testing": {"cli"}}
 CORE = (
     "start",
     "pipeline",
+    "epochs",
     "session",
     "mixture",
     "streams",

@@ -6,7 +6,8 @@ Guarantees
 - ``compose`` adds what only a run knows: the opened data, epoch, seed, rank.
 """
 
-from nogil_loader.plan.chain import Layout, lay_out
+from nogil_loader.plan.chain import lay_out
 from nogil_loader.plan.compose import arrange, compose, length_of
+from nogil_loader.plan.layout import Layout
 
 __all__ = ["Layout", "arrange", "compose", "lay_out", "length_of"]

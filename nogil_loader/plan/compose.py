@@ -13,7 +13,8 @@ from nogil_loader import runtime, stages
 from nogil_loader.engine.core import CoreSpec, LevelSpec, OpSpec
 from nogil_loader.engine.program import AnyReader, Program
 from nogil_loader.engine.steps import READ, Op
-from nogil_loader.plan.chain import Layout, Walk, lay_out, unread
+from nogil_loader.plan.chain import Walk, lay_out, unread
+from nogil_loader.plan.layout import Layout
 from nogil_loader.position.grouping import Batches
 from nogil_loader.position.order import Order, Repeat, Shuffled, Skip, Take, WindowShuffled
 from nogil_loader.position.shard import Shard, Wrap

@@ -1,0 +1,116 @@
+"""Epoch after epoch on threads that stay warm.
+
+Guarantees
+- The next epoch begins when this one has nothing left to hand to its workers, so there is no
+  gap at the boundary; no more than one epoch begins early.
+- Data with random access is opened once for all epochs, a stream for every pass.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Generic, TypeVar, cast
+
+from nogil_loader import stages
+from nogil_loader.engine.errors import RunClosed
+from nogil_loader.engine.run import Run
+from nogil_loader.engine.threads import Threads
+from nogil_loader.position.state import State
+from nogil_loader.session import AnySource, Session
+from nogil_loader.sources.base import JSON
+
+T = TypeVar("T")
+
+
+class Epochs(Generic[T]):
+    """Begins the runs of successive epochs, each once: when the one before it has nothing left
+    to hand to its workers, or when the consumer gets there, whichever is first."""
+
+    def __init__(
+        self,
+        source: AnySource,
+        chain: Sequence[stages.Stage],
+        count: int,
+        seed: int,
+        ordered: bool,
+        resume: Mapping[str, JSON] | None,
+        allow_changes: bool,
+    ) -> None:
+        self._count = count
+        self._seed = seed
+        self._ordered = ordered
+        self._resume = resume
+        self._allow_changes = allow_changes
+        self._first = 0 if resume is None else State.from_json(resume).epoch
+        self._lock = threading.Lock()
+        self._pool = Threads()
+        self._session = Session(source, chain)
+        self._runs: dict[int, Run[T] | Exception] = {}
+        self._current = self._first
+        """The epoch that the consumer is at: only the one after it may begin early."""
+        self._early: set[int] = set()
+        """Epochs that could have begun, but too early."""
+        self._over = False
+
+    def begin(self, epoch: int) -> None:
+        """Start an epoch, unless that was done; an error is kept until the epoch's turn."""
+        with self._lock:
+            if self._over or epoch >= self._count or epoch in self._runs:
+                return
+            if epoch > self._current + 1:
+                self._early.add(epoch)
+                return
+            try:
+                run = self._session.start(
+                    epoch=epoch,
+                    seed=self._seed,
+                    resume=self._resume if epoch == self._first else None,
+                    allow_changes=self._allow_changes,
+                    ordered=self._ordered,
+                    pool=self._pool,
+                    exhausted=functools.partial(self.begin, epoch + 1),
+                    last=False,
+                )
+                self._runs[epoch] = cast("Run[T]", run)
+            except Exception as error:
+                self._runs[epoch] = error
+
+    def __iter__(self) -> Iterator[Run[T]]:
+        try:
+            for epoch in range(self._first, self._count):
+                self._current = epoch
+                self.begin(epoch)
+                if epoch + 1 in self._early:
+                    self.begin(epoch + 1)
+                run = self._runs[epoch]
+                if isinstance(run, Exception):
+                    raise run
+                yield run
+                run.close()
+                self._runs[epoch] = RunClosed(f"epoch {epoch} is over")
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        with self._lock:
+            self._over = True
+        for run in self._runs.values():
+            if isinstance(run, Run):
+                run.close()
+        self._pool.shutdown(wait=False)
+        self._session.close()
+
+
+def epochs_of(
+    source: AnySource,
+    chain: Sequence[stages.Stage],
+    count: int,
+    seed: int,
+    ordered: bool,
+    resume: Mapping[str, JSON] | None,
+    allow_changes: bool,
+) -> Iterator[Run[T]]:
+    """Nothing is opened or started before the first epoch is asked for."""
+    yield from Epochs[T](source, chain, count, seed, ordered, resume, allow_changes)
