@@ -13,15 +13,17 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Generic, Literal, TypeVar, cast, overload
 
 from nogil_loader import plan, stages
 from nogil_loader.engine.run import Run
 from nogil_loader.epochs import epochs_of
 from nogil_loader.isolated import IsolatedRun
+from nogil_loader.mixture import Mixture
 from nogil_loader.session import AnySource, Session, is_stream, open_source, rank_of
 from nogil_loader.sources.base import JSON, StreamSource
+from nogil_loader.sources.combine import Zipped
 
 T = TypeVar("T")
 Fn = Callable[..., object]
@@ -426,9 +428,46 @@ class Pipeline(Generic[T]):
         return ".".join([show_source(self.source), *map(stages.describe, self.chain)])
 
 
+_BEGINNINGS = {
+    "Arrays": "from_arrays",
+    "Files": "from_files",
+    "Iterable_": "from_iterable",
+    "Lines": "from_lines",
+    "Parquet": "from_parquet",
+    "Queue_": "from_queue",
+    "Sequence_": "from_sequence",
+    "Store": "from_store",
+    "Tar": "from_tar",
+    "TarStream": "from_tar",
+    "Zip": "from_zip",
+}
+
+
 def show_source(source: object) -> str:
-    """The ``from_*`` call that makes the source."""
-    return repr(source)
+    """The ``nl.from_*`` (or ``mix``, ``zip_sources``) call that makes the source."""
+    if isinstance(source, Mixture):
+        children = [repr(Pipeline(child, chain)) for child, chain in source.children]
+        told = f"nl.mix([{', '.join(children)}], {list(source.weights)}"
+        told += f", seed={source.seed}" if source.seed else ""
+        return told + (f", stop={source.stop!r})" if source.stop != "first" else ")")
+    if isinstance(source, Zipped):
+        return f"nl.zip_sources({', '.join(map(show_source, source.sources))})"
+    kind = type(source).__name__
+    if kind not in _BEGINNINGS or not is_dataclass(source):
+        return repr(source)
+    arguments = ["stream=True"] if kind == "TarStream" else []
+    for number, field in enumerate(fields(source)):
+        value: object = getattr(source, field.name)
+        if not field.init or (number and value == field.default):
+            continue
+        text = stages.show(value)
+        arguments.append(f"{field.name}={text}" if number else text)
+    return f"nl.{_BEGINNINGS[kind]}({', '.join(sorted(arguments, key=_named))})"
+
+
+def _named(argument: str) -> bool:
+    """Positional arguments first."""
+    return "=" in argument.split("(")[0].split("'")[0]
 
 
 def shard_of(chain: Sequence[stages.Stage]) -> stages.Shard | None:
