@@ -130,15 +130,19 @@ def _crew_rows(counts: Counts) -> list[tuple[str, ...]]:
 
 
 def _parts(counts: Counts, crew: CrewCount) -> Iterator[tuple[str, ...]]:
-    """How the busy time of a crew divides between its stages."""
+    """How the busy time of a crew with several stages divides between them."""
     mine = [stage for stage in counts.stages if stage.crew == crew.name]
     total = crew.active * crew.threads
-    if total <= 0.0 or crew.name == mine[0].name if mine else True:
+    if total <= 0.0 or not mine or crew.name == mine[0].name:
         return
-    for stage in mine:
-        yield (f"  {stage.name}", "", percent(stage.busy / total), *[""] * 7)
-    if counts.collated and crew is counts.crews[0]:
-        yield ("  (batching)", "", percent(counts.collated / total), *[""] * 7)
+    parts = {stage.name: stage.busy for stage in mine}
+    if crew is counts.crews[0]:
+        parts["(batching)"] = counts.collated
+    # Writing rows, handing over, and what the machine gave to others in between.
+    parts["(the rest)"] = crew.busy - sum(parts.values())
+    for name, busy in parts.items():
+        if busy > 0.0:
+            yield (f"  {name}", "", percent(busy / total), *[""] * 7)
 
 
 def _remarks(counts: Counts) -> Iterator[str]:
