@@ -42,6 +42,8 @@ _GRACE = 5.0
 """Seconds that ``close`` waits for ops that are running."""
 _PRUNE = 64
 """Values between two looks at what a stream has to remember."""
+_HURRIED = 0.15
+"""Seconds that the end of a ``with`` block waits for them after Ctrl-C."""
 _AT_EXIT = 0.5
 """Seconds that the interpreter's exit waits for them."""
 
@@ -306,7 +308,8 @@ class Run(Generic[T]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        hurried = kind is not None and issubclass(kind, KeyboardInterrupt)
+        self.close(_HURRIED if hurried else None)
 
 
 class _Places:
