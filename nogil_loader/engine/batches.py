@@ -66,7 +66,7 @@ class _Arrays:
 
 
 class _Numbers:
-    """Numbers of one type, as a one-dimensional array."""
+    """Numbers of one dtype, as a one-dimensional array: ``int`` and ``np.int64`` are one."""
 
     def __init__(self, value: object, rows: int, allocate: Allocate) -> None:
         self.type = type(value)
@@ -75,11 +75,12 @@ class _Numbers:
         self.size = self.array.nbytes
 
     def write(self, row: int, values: Sequence[object]) -> None:
-        if len(values) == 1:
-            if type(values[0]) is not self.type:
-                raise _MisfitError
-        elif set(map(type, values)) != {self.type}:
-            raise _MisfitError
+        kinds = {type(values[0])} if len(values) == 1 else set(map(type, values))
+        if kinds != {self.type}:
+            for kind in kinds:
+                dtype = _dtype_of(kind)
+                if dtype is None or dtype != self.array.dtype:  # None would equal float64
+                    raise _MisfitError
         try:
             self.array[row : row + len(values)] = values  # type: ignore[assignment]
         except OverflowError:
@@ -125,14 +126,14 @@ class _Fields:
         for value in values:
             if not isinstance(value, dict) or len(value) != width:
                 raise _MisfitError
-        if row == 0:
-            self.keys = list(values[0])  # type: ignore[call-overload]
         for key, node in self.columns:
             try:
                 column = [value[key] for value in values]  # type: ignore[index]
             except KeyError:
                 raise _MisfitError from None
             node.write(row, column)
+        if row == 0:
+            self.keys = list(values[0])  # type: ignore[call-overload]
 
     def result(self, rows: int) -> object:
         columns = {key: node.result(rows) for key, node in self.columns}
@@ -159,6 +160,13 @@ class _Items:
         items = [node.result(rows) for node in self.columns]
         make: Callable[[list[object]], object] = getattr(self.type, "_make", self.type)
         return make(items)
+
+
+def _dtype_of(kind: type) -> np.dtype[np.generic] | None:
+    """Of a number's type; None for anything else."""
+    if issubclass(kind, (np.number, np.bool_)):
+        return np.dtype(kind)
+    return _NUMBERS[kind] if kind in _NUMBERS else None
 
 
 def _is_arrayable(kind: type) -> bool:
@@ -309,7 +317,8 @@ def _row_of(batch: object, row: int) -> object:
     if isinstance(batch, dict):
         return {key: _row_of(value, row) for key, value in batch.items()}
     if isinstance(batch, tuple):
-        return tuple(_row_of(value, row) for value in batch)
+        make = getattr(type(batch), "_make", tuple)
+        return make(_row_of(value, row) for value in batch)
     item: object = batch[row]  # type: ignore[index]
     return item
 
