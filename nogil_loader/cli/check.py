@@ -16,7 +16,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,8 +28,10 @@ from nogil_loader.cli._results import duration
 from nogil_loader.cli._terminal import Style, UsageError, table
 from nogil_loader.sources.arrays import Arrays
 from nogil_loader.sources.base import Reader, Source
+from nogil_loader.sources.errors import BrokenFileError, EmptySourceError, UnsupportedMemberError
 from nogil_loader.sources.files import Files
 from nogil_loader.sources.lines import Lines
+from nogil_loader.sources.locations import listed
 from nogil_loader.sources.parquet import Parquet
 from nogil_loader.sources.store import Store
 from nogil_loader.sources.tar import Tar
@@ -110,12 +112,13 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--workers must be positive")
     if args.quarantine and not args.quarantine.absolute().parent.is_dir():
         raise UsageError(f"cannot write {args.quarantine}: no such folder")
-    reader = open_data(args.data)
+    reader, unopened = open_whole(args.data)
     ending = "json" if args.data.endswith((".jsonl", ".jsonl.gz")) else "txt"
     try:
         found = check(reader, args.decode, args.workers, ending)
     finally:
         reader.close()
+    found.broken[:0] = unopened
     if args.quarantine:
         with args.quarantine.open("w", encoding="utf-8", errors="surrogateescape") as file:
             for sample, reason in found.broken:
@@ -140,6 +143,37 @@ def open_data(data: str) -> Reader:
     except (ValueError, RuntimeError, ImportError) as error:  # empty, damaged, without its extra
         raise UsageError(str(error)) from None
     return reader
+
+
+def open_whole(data: str) -> tuple[Reader, list[tuple[str, str]]]:
+    """A reader over every shard that can be opened, and the others with their reasons."""
+    try:
+        return open_data(data), []
+    except UsageError:
+        source = source_of(data)
+        if not isinstance(source, (Tar, Zip, Parquet)):
+            raise
+        shards = listed(getattr(source, fields(source)[0].name), "shard")
+        good, broken = sort_out(type(source), shards)
+        if not good or not broken:
+            raise
+    return type(source)(good).open(), broken
+
+
+def sort_out(
+    make: Callable[[str], Source], shards: list[str]
+) -> tuple[list[str], list[tuple[str, str]]]:
+    """The shards that can be opened alone, and those that can't, with their reasons."""
+    good: list[str] = []
+    broken: list[tuple[str, str]] = []
+    for shard in shards:
+        try:
+            make(shard).open().close()
+        except (BrokenFileError, EmptySourceError, UnsupportedMemberError, OSError) as error:
+            broken.append((shard, f"{type(error).__name__}: {error}"))
+        else:
+            good.append(shard)
+    return good, broken
 
 
 BY_ENDING: dict[str, Callable[[str], Source]] = {

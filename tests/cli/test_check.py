@@ -116,6 +116,22 @@ def test_lines_and_rows_of_arrays_are_samples(tmp_path: Path) -> None:
     assert found.kinds["array"].size == 7 * 24
 
 
+def test_a_shard_that_cannot_be_opened_is_broken_and_the_others_are_read(tmp_path: Path) -> None:
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    for number in range(3):
+        members = [(f"{5 * number + n:04}.txt", b"words") for n in range(5)]
+        media.write_tar(shards / f"{number}.tar", members)
+    cut = shards / "1.tar"
+    cut.write_bytes(cut.read_bytes()[:2300])
+    code, out, _ = run(str(shards), "--json")
+    found = json.loads(out)
+    assert (code, found["samples"]) == (1, 10)
+    ((sample, reason),) = [(bad["sample"], bad["error"]) for bad in found["broken"]]
+    assert sample == str(cut)
+    assert reason.startswith("TruncatedFileError: ")
+
+
 @pytest.mark.parametrize("what", ["missing", "empty", "odd.xyz", "cut.tar"])
 def test_nothing_to_check_is_one_line_and_status_two(what: str, tmp_path: Path) -> None:
     data = tmp_path / what
