@@ -1,8 +1,9 @@
 """Ranks of an MPI job, through mpi4py.
 
 Guarantees
-- The group talks on a communicator of its own, so nothing it says can be mistaken for the
-  user's messages; closing it frees that communicator and nothing else.
+- Groups talk on a communicator of their own, so nothing they say can be mistaken for the
+  user's messages. It is duplicated once and kept with the user's communicator, as an MPI
+  attribute: groups that are made for every epoch use no more than that one.
 - Every rank makes its collective calls from one thread: the first that makes one. Another
   thread gets an error instead of a deadlock, and where MPI was started for its main thread
   alone (``MPI.THREAD_FUNNELED``), so does any thread but that.
@@ -10,6 +11,7 @@ Guarantees
 
 from __future__ import annotations
 
+import functools
 import threading
 from typing import TYPE_CHECKING
 
@@ -35,12 +37,17 @@ class MpiGroup:
         self._main_only = self._level < mpi.THREAD_SERIALIZED
         self._is_main = mpi.Is_thread_main
         self._caller: int | None = None
-        self._check_thread()
+        self._check_main()
         base = mpi.COMM_WORLD if comm is None else comm
-        self._comm: MPI.Comm | None = base.Dup()
-        node = self._comm.Split_type(mpi.COMM_TYPE_SHARED, key=self._comm.rank)
-        self._ranks = Ranks(self._comm.rank, self._comm.size, node.rank, node.size)
-        node.Free()
+        kept = base.Get_attr(_keyval())
+        if not isinstance(kept, tuple):
+            own = base.Dup()
+            node = own.Split_type(mpi.COMM_TYPE_SHARED, key=own.rank)
+            kept = own, Ranks(own.rank, own.size, node.rank, node.size)
+            node.Free()
+            base.Set_attr(_keyval(), kept)
+        self._comm: MPI.Comm | None = kept[0]
+        self._ranks: Ranks = kept[1]
 
     @property
     def ranks(self) -> Ranks:
@@ -65,9 +72,6 @@ class MpiGroup:
         self._open().Barrier()
 
     def close(self) -> None:
-        if self._comm is not None and not import_mpi().Is_finalized():
-            self._check_thread()
-            self._comm.Free()
         self._comm = None
 
     def _open(self) -> MPI.Comm:
@@ -76,14 +80,17 @@ class MpiGroup:
         self._check_thread()
         return self._comm
 
-    def _check_thread(self) -> None:
-        here = threading.get_ident()
+    def _check_main(self) -> None:
         if self._main_only and not self._is_main():
             raise ClusterError(
                 "MPI was started for its main thread alone (THREAD_FUNNELED), and this is"
                 " another: use the group from the main thread, or start MPI with"
                 " mpi4py.rc.thread_level = 'multiple' before importing mpi4py.MPI"
             )
+
+    def _check_thread(self) -> None:
+        self._check_main()
+        here = threading.get_ident()
         if self._caller is None:
             self._caller = here
         elif self._caller != here:
@@ -91,6 +98,13 @@ class MpiGroup:
                 "collective calls of a group come from one thread, the first that made one:"
                 " two threads would deadlock as soon as ranks differ in their order"
             )
+
+
+@functools.cache
+def _keyval() -> int:
+    """The name under which a communicator keeps the one for groups."""
+    key: int = import_mpi().Comm.Create_keyval()
+    return key
 
 
 def import_mpi() -> ModuleType:

@@ -210,10 +210,12 @@ class Ring:
         self._guard = threading.Lock()  # between the copy thread and close
         self._closed = False
         self._pool = Pool()
-        self._blocks: Returns[Block] = Returns(_drop)
-        self._released: Returns[_Released] = Returns(self._finish)
+        self._blocks: Returns[Block] = Returns()
+        self._released: Returns[_Released] = Returns(self._settle)
         self._retired: deque[_Retired] = deque()
         self._set_aside: list[_Released] = []
+        self._late: list[_Released] = []  # after close, until the last is there
+        self._lent = 0
         self._flights = 0  # batches about: on their way, held, or not yet reclaimed
         self._growing = False
         self._batches = self._copied = self._staged = 0
@@ -267,15 +269,16 @@ class Ring:
     def close(self) -> None:
         """Wait for the copies under way and give all memory back. Idempotent.
 
-        Batches that the consumer still holds stay valid; the memory of each is given back
-        when it is dropped, which then waits for the streams that read it.
+        Batches that the consumer still holds, or has yet to be handed, stay valid. Their
+        memory is given back together when the last of them is dropped, which waits for the
+        streams that read them.
         """
         with self._guard:
             if self._closed:
                 return
             self._closed = True
             try:
-                self._released.close()
+                self._reclaim()
                 for retired in self._retired:
                     for event in retired.events:
                         self.device.wait(self._side, event)
@@ -287,6 +290,7 @@ class Ring:
                 self._pool = Pool()
                 self._memory = 0
                 self._staging.close()
+        self._released.close()
 
     # -- the copy thread
 
@@ -328,6 +332,7 @@ class Ring:
         if not self.device.owns(leaf):
             return leaf
         loan = _Loan(self.device, flight, leaf, self._released)
+        self._lent += 1
         self._flights += not flight.left
         flight.left += 1
         loans.append(loan)
@@ -360,6 +365,7 @@ class Ring:
     def _reclaim(self) -> None:
         """Mark the streams of what was released; free what the marks let go."""
         for released in self._released.collect():
+            self._lent -= 1
             try:
                 events = [self.device.record(stream) for stream in released.streams]
             except BaseException:
@@ -374,11 +380,22 @@ class Ring:
         if not flight.left:
             self._flights -= 1
 
-    def _finish(self, released: _Released) -> None:
-        """A batch dropped after ``close``: its memory goes when its readers are done."""
-        for stream in released.streams:
-            self.device.synchronize(stream)
+    # -- after close, wherever the last view of an array dies
 
+    def _settle(self) -> None:
+        """Keep what was released after ``close`` until all is; then wait once, and let go.
 
-def _drop(_: Block) -> None:
-    """Dropping the reference is all: the block frees its own memory."""
+        This may run in a finalizer that interrupts the holder of the lock, hence no waiting
+        for it: whoever holds it looks once more when it has given it back.
+        """
+        while not self._released.empty() and self._guard.acquire(blocking=False):
+            try:
+                for released in self._released.collect():
+                    self._lent -= 1
+                    self._late.append(released)
+                gone, self._late = ([], self._late) if self._lent else (self._late, [])
+            finally:
+                self._guard.release()
+            readers = {stream.handle: stream for one in gone for stream in one.streams}
+            for stream in readers.values():
+                self.device.synchronize(stream)

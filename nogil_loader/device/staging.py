@@ -82,20 +82,20 @@ class Returns(Generic[T]):
     """What finalizers leave behind, for the owner to collect at a time of its choosing.
 
     A finalizer may run in any thread and in the middle of anything, so it only appends to
-    a ``SimpleQueue``, whose ``put`` is reentrant. After ``close``, what is left is given to
-    ``settle`` at once, by whoever left it.
+    a ``SimpleQueue``, whose ``put`` is reentrant. After ``close``, when the owner comes no
+    more, ``settle`` is called as well: it collects, and must not wait for a lock.
     """
 
-    def __init__(self, settle: Callable[[T], None]) -> None:
+    def __init__(self, settle: Callable[[], None] | None = None) -> None:
         self._left: SimpleQueue[T] = SimpleQueue()
-        self._settle = settle
+        self._settle = self._drop if settle is None else settle
         self._closed = False
 
     def leave(self, item: T) -> None:
         """From a finalizer."""
         self._left.put(item)
         if self._closed:
-            self._settle_all()
+            self._settle()
 
     def collect(self) -> Iterator[T]:
         """Everything left so far."""
@@ -105,14 +105,18 @@ class Returns(Generic[T]):
         except Empty:
             return
 
-    def close(self) -> None:
-        """From now on nobody collects."""
-        self._closed = True
-        self._settle_all()
+    def empty(self) -> bool:
+        """Is nothing left?"""
+        return self._left.empty()
 
-    def _settle_all(self) -> None:
-        for item in self.collect():
-            self._settle(item)
+    def close(self) -> None:
+        """From now on nobody comes to collect."""
+        self._closed = True
+        self._settle()
+
+    def _drop(self) -> None:
+        for _ in self.collect():
+            pass
 
 
 Left: TypeAlias = tuple[Block, list[Event]]
@@ -156,7 +160,7 @@ class Staging:
         self._poison = poison
         self._lock = threading.Lock()
         self._pool = Pool()
-        self._returns: Returns[Left] = Returns(_forget)
+        self._returns: Returns[Left] = Returns()
         self._reading: deque[Left] = deque()
         self._closed = False
         self.nbytes = 0
@@ -207,7 +211,3 @@ class Staging:
         if self._poison:
             ctypes.memset(block.address, POISON, block.nbytes)
         self._pool.put(block)
-
-
-def _forget(_: object) -> None:
-    """Dropping the reference is all: the block frees its own memory."""

@@ -3,7 +3,8 @@
 Guarantees
 - Streams are queues that move one operation at a time, when ``step`` or ``run`` is called,
   in any order the test likes: every interleaving of copies, kernels and events is possible.
-- The host never waits: ``synchronize`` outside ``waiting()`` is an ``AssertionError``.
+- The host never waits: ``synchronize`` outside ``waiting()`` is an ``AssertionError``. In
+  ``moving()``, where a thread moves the streams in an order of its own, it is noted in ``waits``.
 - A copy or kernel that touches freed memory, or copies from memory that is not pinned, is
   an ``AssertionError``. Kernels hold no reference to the arrays they were given, as on a GPU.
 - Memory from ``empty`` is reused, and poisoned, in the order of the stream it was made on,
@@ -116,7 +117,10 @@ class FakeDevice:
         """Free memory of ``empty``, by the handle of the stream it was made on."""
         self.failures: dict[str, BaseException] = {}
         """What the next call of that name raises: ``copy``, ``memory``, ``record``, ``run``."""
+        self.waits: list[str] = []
+        """The names of the threads that waited for the device, once for each time."""
         self._lock = threading.RLock()
+        self._work = threading.Condition(self._lock)
         self._streams: dict[int, deque[_Op]] = {0: deque()}
         self._default = Stream(0)
         self._current = threading.local()
@@ -150,11 +154,35 @@ class FakeDevice:
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Within it the host may wait (for ``close``)."""
-        self._may_wait = True
+        before, self._may_wait = self._may_wait, True
         try:
             yield
         finally:
-            self._may_wait = False
+            self._may_wait = before
+
+    @contextmanager
+    def moving(self, seed: int = 0) -> Iterator[None]:
+        """Within it a thread moves one stream or another whenever one can move."""
+        over = threading.Event()
+        rng = np.random.default_rng(seed)
+
+        def move() -> None:
+            while not over.is_set():
+                with self._lock:
+                    order = rng.permutation(len(self._streams)) * 16
+                    if not any(self.step(Stream(int(handle))) for handle in order):
+                        self._work.wait()
+
+        thread = threading.Thread(target=move, name="fake device")
+        thread.start()
+        try:
+            with self.waiting():
+                yield
+        finally:
+            over.set()
+            with self._lock:
+                self._work.notify_all()
+            thread.join()
 
     def launch(self, kernel: Callable[..., object], *arrays: DeviceArray, stream: Stream) -> None:
         """Call ``kernel`` with the arrays' memory when the stream comes to it."""
@@ -260,6 +288,7 @@ class FakeDevice:
         assert isinstance(event, FakeEvent)
         with self._lock:
             self._streams[stream.handle].append(_Op(lambda: event.done, lambda: None))
+            self._work.notify_all()
 
     def done(self, event: Event) -> bool:
         assert isinstance(event, FakeEvent)
@@ -269,6 +298,7 @@ class FakeDevice:
 
     def synchronize(self, stream: Stream) -> None:
         assert self._may_wait, "the host waited for the device"
+        self.waits.append(threading.current_thread().name)
         self.run()
         assert not self.pending(stream), "the host would wait for ever"
 
@@ -292,6 +322,7 @@ class FakeDevice:
     def _issue(self, stream: Stream, run: Callable[[], None]) -> None:
         with self._lock:
             self._streams[stream.handle].append(_Op(_always, run))
+            self._work.notify_all()
 
     def _allocate(self, nbytes: int, live: dict[int, int]) -> Block:
         memory = _Memory(np.full(nbytes, POISON, np.uint8), live)

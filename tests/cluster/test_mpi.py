@@ -62,6 +62,23 @@ def test_a_group_over_some_of_the_ranks_has_their_numbers(ranks_say: Say) -> Non
     assert said == [[0, 2, 0, 2], [0, 2, 0, 2], [1, 2, 1, 2], [1, 2, 1, 2]]
 
 
+def test_a_group_for_every_epoch_uses_up_no_communicators(ranks_say: Say) -> None:
+    """MPICH has some 2,000 of them."""
+    said = ranks_say(
+        2,
+        """
+        from nogil_loader.cluster import connect
+        for epoch in range(3000):
+            group = connect().group
+            if epoch % 1000 == 0:
+                heard = group.allgather(epoch)
+            group.close()
+        say(heard)
+        """,
+    )
+    assert said == [[2000, 2000], [2000, 2000]]
+
+
 def test_a_second_thread_gets_an_error_and_no_deadlock(ranks_say: Say) -> None:
     said = ranks_say(
         2,
@@ -70,6 +87,7 @@ def test_a_second_thread_gets_an_error_and_no_deadlock(ranks_say: Say) -> None:
         from nogil_loader.cluster import ClusterError
         from nogil_loader.cluster.mpi import MpiGroup
         group = MpiGroup()
+        group.barrier()
         with ThreadPoolExecutor(1) as pool:
             error = pool.submit(group.barrier).exception()
         group.barrier()
@@ -77,6 +95,20 @@ def test_a_second_thread_gets_an_error_and_no_deadlock(ranks_say: Say) -> None:
         """,
     )
     assert all(typed and "come from one thread" in text for typed, text in said)
+
+
+def test_a_group_made_by_one_thread_may_be_used_by_another(ranks_say: Say) -> None:
+    said = ranks_say(
+        2,
+        """
+        from concurrent.futures import ThreadPoolExecutor
+        from nogil_loader.cluster.mpi import MpiGroup
+        group = MpiGroup()
+        with ThreadPoolExecutor(1) as pool:
+            say(pool.submit(group.allgather, group.ranks.rank).result())
+        """,
+    )
+    assert said == [[0, 1], [0, 1]]
 
 
 def test_mpi_for_its_main_thread_alone_is_refused_elsewhere(ranks_say: Say) -> None:
