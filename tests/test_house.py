@@ -214,6 +214,7 @@ def test_the_core_imports_numpy_and_the_standard_library_only() -> None:
 def test_the_core_stays_small_enough_to_be_read() -> None:
     core = [path for path in modules() if any(within(dotted(path), room) for room in CORE)]
     assert 0 < sum(map(code_lines, core)) < CORE_LINES
+    assert f"below {CORE_LINES:,} lines" in (ROOT / "docs" / "design.md").read_text()
 
 
 def test_torch_and_jax_are_imported_by_the_adapter_named_after_them_only() -> None:

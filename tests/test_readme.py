@@ -22,6 +22,8 @@ from pathlib import Path
 
 import pytest
 
+import nogil_loader as nl
+from nogil_loader import decode
 from nogil_loader.testing import media
 
 ROOT = Path(__file__).parent.parent
@@ -139,3 +141,9 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text())
     inner = [link for link in links if "://" not in link]
     assert not [link for link in inner if not (page.parent / link).exists()]
+
+
+def test_the_reference_leaves_out_nothing_public() -> None:
+    told = set(re.findall(r"\w+", (ROOT / "docs" / "api.md").read_text()))
+    methods = {name for kind in (nl.Pipeline, nl.Run) for name in vars(kind) if name[0] != "_"}
+    assert {*nl.__all__, *decode.__all__, *methods} <= told
