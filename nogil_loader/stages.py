@@ -47,7 +47,10 @@ class Retry:
 
     def wait(self, attempt: int) -> float:
         """Seconds before attempt number ``attempt`` (1 for the first retry)."""
-        return min(self.backoff * self.factor ** (attempt - 1), self.longest)
+        try:
+            return min(self.backoff * self.factor ** (attempt - 1), self.longest)
+        except OverflowError:  # of very many attempts
+            return self.longest
 
 
 OnError: TypeAlias = "str | Retry | Fn"

@@ -220,6 +220,7 @@ class World:
     attempts: dict[tuple[int, int, tuple[int, ...]], int] = field(default_factory=dict)
     inside: dict[tuple[int, int], list[Task]] = field(default_factory=dict)
     given_up: list[Task] = field(default_factory=list)
+    window: int = 0
 
     def __post_init__(self) -> None:
         chain = self.chain
@@ -514,10 +515,10 @@ class World:
         for segment in core.segments:
             limit = segment.spec.in_flight
             assert limit is None or segment.in_flight <= limit * 4
-        window = max(
-            ahead.least + core.head.size,
-            4 * core.head.size * self.chain.spec.workers[core.head.spec.kind],
-        )
+        size = core.head.size
+        threads = self.chain.spec.workers[core.head.spec.kind]
+        # Blocks may have become smaller since: the largest window so far is what counts.
+        window = self.window = max(self.window, ahead.least + size, 4 * size * threads)
         undecided = ahead.claimed - core.source.front
         live = undecided + core.source.judged - ahead.credited
         if not core.stalls and core.source.failure is None:
