@@ -35,6 +35,7 @@ def plan(
 ) -> Plan:
     """A plan for the workload of that name; its data is made in ``folder`` unless given."""
     workload, notes = WORKLOADS[name], []
+    folder.mkdir(exist_ok=True)
     if prepared is None:
         prepared = workload.prepare(folder, workload.few if quick else workload.count, 0)
     pythons = dict.fromkeys(("engine", *LOOPS), this_python())

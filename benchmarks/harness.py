@@ -67,6 +67,8 @@ NUMBERS: dict[str, tuple[str, Callable[[Measurement], float], Callable[[float], 
     "rate": ("samples/s", lambda m: m.rate, lambda value: f"{value:,.0f}"),
     "peak": ("peak MB", lambda m: m.peak / 1e6, lambda value: f"{value:.0f}"),
     "first": ("first batch", lambda m: m.first, duration),
+    "turn": ("last batch to first of next epoch", lambda m: m.stages["turn"], duration),
+    "leave": ("leaving in the middle", lambda m: m.stages["leave"], duration),
 }
 
 
@@ -198,6 +200,32 @@ def report(plan: Plan, found: Mapping[str, Sequence[Measurement]]) -> str:
             lines.append(_line(cells))
     notes = [f"- {note}" for note in plan.notes]
     return "\n".join([*lines, "", *notes]).rstrip() + "\n"
+
+
+def losses(plan: Plan, found: Mapping[str, Sequence[Measurement]]) -> list[str]:
+    """Where the engine's row does worse than another: slower, or 4 % more CPU time than the
+    fastest loop written by hand. What cannot be told, for an unsteady ceiling, is listed too."""
+    rows = {row.label: row for row in plan.rows}
+    if "engine" not in rows or "rate" not in plan.show:
+        return []
+    lines = []
+    for column, subject in rows["engine"].cells.items():
+        mine = found[subject.name]
+        ceilings = [found[rows[label].cells[column].name] for label in rows["engine"].versus]
+        fastest = min(ceilings, key=_wall)
+        cost = ratio([m.cost for m in mine], [m.cost for m in fastest])
+        if cost is None:
+            lines.append(f"{plan.title}, {column}: the ceiling was unsteady")
+        elif cost > 1.04:
+            lines.append(f"{plan.title}, {column}: x{cost:.2f} the CPU time of the loop by hand")
+        for label, row in rows.items():
+            if label == "engine" or label in rows["engine"].versus:
+                continue
+            other = found[row.cells[column].name]
+            rate = ratio([m.rate for m in mine], [m.rate for m in other])
+            if rate is not None and rate < 1:
+                lines.append(f"{plan.title}, {column}: x{rate:.2f} the throughput of {label}")
+    return lines
 
 
 def _wall(found: Sequence[Measurement]) -> float:

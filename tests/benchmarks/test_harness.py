@@ -75,6 +75,23 @@ def test_of_several_loops_by_hand_the_fastest_is_the_ceiling() -> None:
     assert "20.0 ms (x2)" in text
 
 
+def test_where_the_engine_loses_is_said_first() -> None:
+    labels = {"engine": ("hand",), "hand": (), "peer": ("hand",)}
+    rows = [harness.Row(k, {"1": Subject(k, (), {})}, v) for k, v in labels.items()]
+    plan = harness.Plan("text", "About.", ("1",), tuple(rows), ("rate", "cpu"))
+    found = {
+        "engine": [Measurement(100, 1.0, 1.2, 1, 1)] * 3,
+        "hand": [Measurement(100, 1.0, 1.0, 1, 1)] * 3,
+        "peer": [Measurement(100, 0.5, 2.0, 1, 1)] * 3,
+    }
+    assert harness.losses(plan, found) == [
+        "text, 1: x1.20 the CPU time of the loop by hand",
+        "text, 1: x0.50 the throughput of peer",
+    ]
+    found["hand"] = [Measurement(100, 1.0, cpu, 1, 1) for cpu in (1.0, 1.3, 1.0)]
+    assert harness.losses(plan, found)[0] == "text, 1: the ceiling was unsteady"
+
+
 def test_time_and_memory_of_child_processes_count() -> None:
     code = (
         "import time; block = bytearray(b'x' * 60_000_000); end = time.process_time() + 0.5\n"
