@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from nogil_loader.engine.batches import Allocate
 from nogil_loader.engine.cached import Keep, Lookup, PassBy, Store
+from nogil_loader.engine.calls import on_field
 from nogil_loader.engine.core import Block, CoreSpec
-from nogil_loader.engine.steps import KEEP, READ, SEND, Fn, Op, Step, bind, on_field
+from nogil_loader.engine.ops import KEEP, READ, SEND, Fn, Op, Step, bind
 from nogil_loader.engine.warm import PerWorker, Warm
 from nogil_loader.fallback.remote import Remote
 from nogil_loader.position.keys import Keyed

@@ -25,9 +25,9 @@ from nogil_loader import runtime
 from nogil_loader.engine.core import Delivery, Failure, Point
 from nogil_loader.engine.counting import count
 from nogil_loader.engine.errors import ForkedRun, RunClosed
+from nogil_loader.engine.ops import Final
 from nogil_loader.engine.origin import Origin, Returned
 from nogil_loader.engine.program import Places
-from nogil_loader.engine.steps import Final
 from nogil_loader.engine.tracing import ConsumerLane
 from nogil_loader.engine.workers import Engine, finished
 from nogil_loader.observe.counts import ConsumerCount, MachineCount

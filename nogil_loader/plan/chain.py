@@ -12,9 +12,9 @@ from functools import partial
 
 from nogil_loader import stages
 from nogil_loader.engine.core import OpSpec, Policy, SegmentSpec
+from nogil_loader.engine.ops import FILTER, FLAT_MAP, KEEP, MAP, MEASURE, SEND, Op
 from nogil_loader.engine.padding import Measure, Packing, Padding
 from nogil_loader.engine.program import Collate
-from nogil_loader.engine.steps import FILTER, FLAT_MAP, KEEP, MAP, MEASURE, SEND, Op
 from nogil_loader.fallback.remote import Remote
 from nogil_loader.plan.collating import Collating, Length, only, rows_of
 from nogil_loader.plan.layout import Layout, Level

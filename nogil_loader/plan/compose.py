@@ -11,8 +11,8 @@ from functools import partial
 
 from nogil_loader import runtime, stages
 from nogil_loader.engine.core import CoreSpec, LevelSpec, OpSpec
+from nogil_loader.engine.ops import READ, Op
 from nogil_loader.engine.program import AnyReader, Program
-from nogil_loader.engine.steps import READ, Op
 from nogil_loader.plan.chain import Walk, lay_out, unread
 from nogil_loader.plan.layout import Layout
 from nogil_loader.position.grouping import Batches

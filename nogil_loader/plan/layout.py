@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from nogil_loader import stages
 from nogil_loader.engine.core import LevelSpec, OpSpec, SegmentSpec
+from nogil_loader.engine.ops import Op
 from nogil_loader.engine.program import Collate
-from nogil_loader.engine.steps import Op
 from nogil_loader.position.grouping import Grouper
 
 
