@@ -519,8 +519,10 @@ class World:
         threads = self.chain.spec.workers[core.head.spec.kind]
         # Blocks may have become smaller since: the largest window so far is what counts.
         window = self.window = max(self.window, ahead.least + size, 4 * size * threads)
-        undecided = ahead.claimed - core.source.front
-        live = undecided + core.source.judged - ahead.credited
+        source = core.source
+        span = ahead.claimed - source.front
+        undecided = span - source.kept
+        live = span - source.overtaken + source.judged - ahead.credited
         if not core.stalls and core.source.failure is None:
             assert undecided <= 2 * window, "look-ahead without bound"
             assert live <= window or FLAT_MAP in self.chain.kinds[0], "look-ahead without bound"

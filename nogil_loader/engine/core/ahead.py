@@ -16,6 +16,8 @@ from nogil_loader.engine.core.spec import CoreSpec
 
 SPREAD = 4
 """Blocks a worker that the window has room for, and that the end is cut into."""
+_FAR = 64
+"""Windows that completion order may run ahead of the slowest unit."""
 _SLACK = 64
 """A block is at most this small a share of each worker's part of the byte budget."""
 _ENDLESS = 1 << 62
@@ -86,9 +88,9 @@ class Ahead:
     def _measured(self, count: int) -> int:
         source, head = self._source, self._head
         window = max(self.least + head.size, SPREAD * head.size * head.threads)
-        undecided = self.claimed - source.front
-        live = undecided + source.judged - self.credited
-        room = min(window - live, 2 * window - undecided)
+        span = self.claimed - source.front
+        live = span - source.overtaken + source.judged - self.credited
+        room = min(window - live, 2 * window - (span - source.kept), _FAR * window - span)
         if self.memory is not None:
             most = self.memory // (_SLACK * self._threads * max(1, self.largest))
             count = min(count, max(1, most)) if self.largest else 1

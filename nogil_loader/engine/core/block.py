@@ -77,6 +77,8 @@ class Block:
     """Bytes charged for the cells."""
     tries: dict[Ident, int] | None = None
     """Attempts so far, by cell."""
+    delivered = False
+    """Its cells went to the consumer out of order; only its place in the order is left."""
     alone = False
     """Never merged: a unit of an upper level, or one that stands in for ``first``."""
     first = -1

@@ -165,6 +165,10 @@ class Level:
         self.failure: Failure | None = None
         self.ended = False
         self.waiting: dict[int, Block] = {}
+        self.kept = 0
+        """Units in them: their outcome is known, and it is not their turn."""
+        self.overtaken = 0
+        """Units of level 0 beyond the frontier that were delivered out of order."""
         self.spans: dict[int, Span] = {}
         self.slots: dict[int, Slot] = {}
         self.groups = 0
@@ -214,13 +218,16 @@ class Level:
                 return
         else:
             waiting[block.start] = block
+            self.kept += block.count
         while self.front in waiting and self.failure is None:
             front = self.front
             block = waiting[front]
             del waiting[front]
+            self.kept -= block.count
             if every is not None and front // every != (block.stop - 1) // every:
                 rest = block.split((front // every + 1) * every)
                 waiting[rest.start] = rest
+                self.kept += rest.count
             self.front = block.stop
             self._judge(block, now)
             if every is not None and self.front % every == 0 and self.grouper is not None:
@@ -233,6 +240,8 @@ class Level:
         if self.number == 0:
             self.judged += len(block.cells)
             self.owed += len(block.cells)
+            self.overtaken += block.count
+            block.delivered = True
         else:
             self._take_over(block)
         self.deliveries.append(self._delivery(block, block.cells))
@@ -280,6 +289,8 @@ class Level:
         return self.stop is not None and self.front >= self.stop
 
     def _judge(self, block: Block, now: float) -> None:
+        if block.delivered:
+            self.overtaken -= block.count
         if block.skips:
             self._judge_between_skips(block, now)
         else:
