@@ -332,7 +332,7 @@ class ToDevice(Stage):
 def name_of(fn: object) -> str:
     """What a callable is called in errors and reports."""
     name = getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None)
-    if isinstance(name, str) and not isinstance(fn, type):
+    if isinstance(name, str):
         return name.rsplit(".", 1)[-1]
     inner = getattr(fn, "func", None)
     return name_of(inner) if inner is not None else type(fn).__name__.lower()

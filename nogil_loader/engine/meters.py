@@ -58,7 +58,6 @@ class WorkerMeter:
     """What one worker did in all: by (level, op), and how long it waited."""
 
     __slots__ = (
-        "blocks",
         "busy",
         "collate",
         "cpu",
@@ -79,7 +78,6 @@ class WorkerMeter:
         """Seconds on a core, as the thread's own clock said after its last block."""
         self.waits = dict.fromkeys(WAITS, 0.0)
         """Idle seconds by reason."""
-        self.blocks = 0
         self.since = now
         """When it began what it does now,"""
         self.reason = ""

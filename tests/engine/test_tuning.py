@@ -137,6 +137,25 @@ def test_auto_comes_near_the_best_fixed_number_within_five_seconds_and_holds_it(
     assert len(tuner.changes) <= 8
 
 
+def test_unbalanced_cpu_stages_need_no_tuning() -> None:
+    """1 ms and 9 ms on two cores: both are always busy, but for the first and last moment."""
+    length = 4000
+    data = nl.from_sequence(range(length)).map(abs, name="short").map(abs, name="long")
+    data = data.batch(10).workers(2)
+    program = plan.compose(
+        data.chain,
+        data.source.open(),
+        Sequential(length),
+        epoch=0,
+        seed=0,
+        ordered=True,
+        rank=None,
+    )
+    costs = {"read": lambda unit: 0.0, "short": lambda unit: 0.001, "long": lambda unit: 0.009}
+    counts = Simulation(World(program.core, program.kinds, length, costs)).run()
+    assert counts.samples / counts.seconds >= 0.97 * 2 / 0.010
+
+
 # On threads -----------------------------------------------------------------------------
 
 
