@@ -247,6 +247,8 @@ def _ship(source: AnySource, chain: Sequence[stages.Stage], options: Mapping[str
 def _child(connection: Connection, shipped: bytes, token: str) -> None:
     """The life of the child process. Module-level, so that spawn can find it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    # A daemon may have no children, but process stages need theirs; they end with this one.
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     _Child(connection, token).run(shipped)
 
 

@@ -140,3 +140,10 @@ def test_what_cannot_be_sent_is_named() -> None:
 def test_batches_go_to_a_device_in_the_parent() -> None:
     with FRAMES.to_device("host").run(isolate=True) as run:
         assert all(same(a, b) for a, b in zip(run, FRAMES, strict=True))
+
+
+def test_process_stages_work_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOGIL_LOADER_FALLBACK", "process")
+    pipeline = nl.from_sequence(range(20)).workers(1).map(ops.where, gil_fallback="process")
+    with pipeline.run(isolate=True) as run:
+        assert run._process.pid not in set(run)
