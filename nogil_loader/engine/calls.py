@@ -9,12 +9,17 @@ Guarantees
 
 from __future__ import annotations
 
+import os
+import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 
 from nogil_loader.engine.errors import FieldMissing, StageTimeout
 from nogil_loader.engine.ops import FILTER, FLAT_MAP, MAP, PROMISE, Driver, Failed, Fn, Op, Step
 from nogil_loader.fallback.remote import RemoteTimeout
+
+_OURS = os.path.join(os.path.dirname(__file__), "")
+"""Where the code of the engine lies."""
 
 
 def call(fn: Fn, cells: Sequence[object], out: list[object], failed: Failed) -> None:
@@ -221,10 +226,32 @@ def explain(error: BaseException, key: object, cell: object) -> BaseException:
 
 
 def note(out: list[object], failed: Failed, error: BaseException) -> None:
-    """Keep the place of a failed cell. A StopIteration must not end anybody's loop."""
+    """Keep the place of a failed cell. A StopIteration must not end anybody's loop.
+
+    The traceback begins with the user's function.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
+        trace = trace.tb_next
+    error.__traceback__ = trace
     if isinstance(error, StopIteration):
         stop = RuntimeError("an op raised StopIteration")
         stop.__cause__ = error
         error = stop
     failed.append((len(out), error))
     out.append(None)
+
+
+def let_go(failed: Sequence[tuple[int, BaseException]]) -> None:
+    """Errors that are kept for a report only: the traceback becomes a note.
+
+    A traceback holds its frames, these hold the frames that called them, ours among them, and
+    so the samples of a whole block.
+    """
+    for _, error in failed:
+        if isinstance(error, Exception) and error.__traceback__ is not None:
+            error.add_note("".join(traceback.format_tb(error.__traceback__)).rstrip())
+            link: BaseException | None = error
+            while link is not None:
+                link.__traceback__ = None
+                link = link.__cause__ or link.__context__

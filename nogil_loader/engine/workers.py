@@ -24,6 +24,7 @@ from queue import SimpleQueue
 from time import monotonic, perf_counter, thread_time
 
 from nogil_loader.engine.batches import BatchBuffer, sizeof, stack
+from nogil_loader.engine.calls import let_go
 from nogil_loader.engine.core import Block, Core, Delivery, RunStart, Task
 from nogil_loader.engine.core.block import unit_of
 from nogil_loader.engine.core.idle import idle_reason
@@ -440,6 +441,7 @@ def _run(engine: Engine, worker: Worker, task: Task) -> None:
             hurry(task, block, plain)
             if task.failed:
                 worker.meter.ops[block.level][block.op].failures += len(task.failed)
+                _forgive(task, block, segment)
             elif task.slots is not None:
                 _write_rows(engine, worker, task, block)
             return
@@ -455,10 +457,18 @@ def _run(engine: Engine, worker: Worker, task: Task) -> None:
     )
     if task.revoked:
         return
+    if task.failed:
+        _forgive(task, block, segment)
     if engine.weighs:
         _weigh(task, block)
     if task.slots and block.op == last and not task.failed and not task.futures:
         _write_rows(engine, worker, task, block)
+
+
+def _forgive(task: Task, block: Block, segment: Segment) -> None:
+    """Skipped samples go, and only their errors stay."""
+    if segment.level.spec.ops[block.op].policy.then == "skip":
+        let_go(task.failed)
 
 
 def _weigh(task: Task, block: Block) -> None:

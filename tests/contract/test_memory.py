@@ -102,3 +102,32 @@ def test_nothing_stays_charged_when_everything_was_taken() -> None:
                 pass
             run._engine.collect(time.monotonic())
             assert run._engine.core.ahead.charged == 0, chain
+
+
+@in_child()
+def test_what_was_skipped_leaves_its_error_and_not_its_block() -> None:
+    import gc
+
+    class Sample:
+        pass
+
+    def make(value: int) -> Sample:
+        return Sample()
+
+    def fail(sample: Sample) -> Sample:
+        if next(counter) % 10 == 3:
+            held = [sample] * 2
+            raise ValueError(len(held))
+        return sample
+
+    counter = iter(range(10**9))
+    chain = nl.from_sequence(range(600)).map(make).map(fail, on_error="skip").workers(1, block=20)
+    with chain.run() as run:
+        for _ in run:
+            pass
+        skipped = run._engine.core.source.skipped
+        assert len(skipped) == 60
+        assert "in fail" in skipped[0].error.__notes__[0]
+        gc.collect()
+        alive = sum(isinstance(thing, Sample) for thing in gc.get_objects())
+        assert alive <= 21, alive  # the last block may still be held
