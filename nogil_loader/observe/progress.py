@@ -174,8 +174,13 @@ class Progress(Generic[T]):
 
     def close(self) -> None:
         """Show the last state and put the display away; the run is left as it is."""
-        if self._put_away.alive:
+        if not self._put_away.alive:
+            return
+        try:
             self._display.show(self._pace.moment(self.run.report()))
+        except RuntimeError:
+            pass  # a run in another process that is over: what was shown last stands
+        finally:
             self._put_away()
 
     def __enter__(self) -> Progress[T]:

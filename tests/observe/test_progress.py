@@ -117,6 +117,26 @@ def test_an_error_in_an_op_puts_the_display_away_and_goes_on_up() -> None:
     assert display.closed == 1
 
 
+class Gone:
+    """A run whose process is gone: it raises, and has nothing to report."""
+
+    def __next__(self) -> int:
+        raise KeyError("what went wrong")
+
+    def report(self) -> Report:
+        raise nl.RunClosed("the run is over")
+
+    def close(self) -> bool:
+        return True
+
+
+def test_a_run_that_cannot_report_any_more_hides_no_error() -> None:
+    display = Every()
+    with pytest.raises(KeyError, match="what went wrong"), Progress(Gone(), display) as run:
+        next(run)
+    assert (display.shown, display.closed) == ([], 1)
+
+
 def test_looking_costs_a_fiftieth_of_the_time_at_most() -> None:
     display = Every()
     data = nl.from_sequence(range(2000))
