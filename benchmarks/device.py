@@ -5,6 +5,7 @@ on the host's memory, which tries the script and measures nothing of interest.
 
 What is measured, each beside what it should equal:
 
+- a batch of pictures written row by row into a buffer of the ring, against one in new memory;
 - copies through the ring against a bare loop of ``cudaMemcpyAsync`` from pinned memory;
 - a step of matrix products on batches that arrive meanwhile, against the same step on data that
   is already there: the median and the 99th percentile of the step's own time on the device;
@@ -29,7 +30,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -176,6 +177,26 @@ class OnGpu:
         return float(self._cupy.cuda.get_elapsed_time(begin, end)) / 1000
 
 
+def assembly(bench: Bench, size: Size) -> dict[str, float]:
+    """Seconds to write a batch into the ring's memory and into NumPy's, in turns."""
+    ring = Ring(bench.device)
+    into_ring = pictures(ring.allocator(), size.batch)
+    into_new = pictures(np.empty, size.batch)
+
+    def timed(fill: Callable[[int], object]) -> float:
+        begun = time.perf_counter()
+        for number in range(5):
+            fill(number)
+        return (time.perf_counter() - begun) / 5
+
+    timed(into_ring), timed(into_new)  # memory is pinned, pages are there
+    pairs = [(timed(into_ring), timed(into_new)) for _ in range(9)]
+    ring.close()
+    mine, new = (float(np.median(column)) for column in zip(*pairs, strict=True))
+    ratio = float(np.median([one / other for one, other in pairs]))
+    return {"assembly ms": mine * 1e3, "in new memory": new * 1e3, "assembly / new": ratio}
+
+
 def copies(bench: Bench, size: Size) -> dict[str, float]:
     """Bytes a second through the ring and without it, in turns; and their ratio."""
 
@@ -246,9 +267,11 @@ def feed(ring: Ring, fill: Callable[[int], object], count: int) -> Iterator[Iter
             thread.join()
 
 
-def pictures(ring: Ring, batch: int) -> Callable[[int], object]:
+Allocate: TypeAlias = Callable[..., np.ndarray[tuple[int, ...], np.dtype[np.generic]]]
+
+
+def pictures(alloc: Allocate, batch: int) -> Callable[[int], object]:
     """Fills a batch of pictures as decoders do: row by row, straight into its buffer."""
-    alloc = ring.allocator()
     source = np.random.default_rng(17).integers(0, 256, (64, *SHAPE), np.uint8)
 
     def fill(number: int) -> object:
@@ -265,7 +288,7 @@ def steps(bench: Bench, size: Size) -> dict[str, float]:
     begun = time.perf_counter()
     ring = Ring(bench.device, transform=normalize(MEAN, STD))
     beside, first = [], 0.0
-    with feed(ring, pictures(ring, size.batch), size.steps + 10) as batches:
+    with feed(ring, pictures(ring.allocator(), size.batch), size.steps + 10) as batches:
         for number, batch in enumerate(batches):
             if not number:
                 bench.between(begin := bench.mark(), begin)
@@ -334,9 +357,10 @@ def checks(bench: Bench, size: Size) -> dict[str, float]:
     return {"batches checked": float(size.checks), "wrong sums": float(wrong)}
 
 
-MEASUREMENTS = {"copies": copies, "steps": steps, "checks": checks}
+MEASUREMENTS = {"assembly": assembly, "copies": copies, "steps": steps, "checks": checks}
 
 MUST: dict[str, Callable[[float], bool]] = {
+    "assembly / new": lambda ratio: ratio <= 1.02,
     "ring / bare": lambda ratio: ratio >= 0.95,
     "step / resident": lambda ratio: ratio <= 1.02,
     "p99 / p99": lambda ratio: ratio <= 1.05,

@@ -58,3 +58,12 @@ def test_torch_shows_the_same_memory() -> None:
     view["image"][0, 0] = 7
     assert batch["image"][0, 0] == 7
     assert view["path"] == ["a", "b"]
+
+
+def test_jax_shows_the_same_numbers() -> None:
+    jax = pytest.importorskip("jax", reason="jax is not installed")
+    batch = {"image": np.arange(6, dtype=np.float32).reshape(2, 3), "path": ["a", "b"]}
+    view = export(batch, jax.dlpack.from_dlpack)
+    assert isinstance(view["image"], jax.Array)
+    assert float(view["image"].sum()) == 15
+    assert view["path"] == ["a", "b"]
