@@ -90,12 +90,16 @@ class RingReport:
         return text
 
 
-@dataclass(slots=True)
 class _Flight:
-    """A batch as the ring counts it: until every array of it has been reclaimed."""
+    """A batch as the ring counts it: over when nothing of it is left anywhere."""
 
-    left: int = 0
-    """Arrays of it not reclaimed yet."""
+    __slots__ = ("_over",)
+
+    def __init__(self, over: Returns[None]) -> None:
+        self._over = over
+
+    def __del__(self) -> None:
+        self._over.leave(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,24 +138,29 @@ class _MemoryHold:
 
 
 class _Loan:
-    """The lease of one array of a batch: the owner of the memory that the consumer sees."""
+    """The lease of one array of a batch: the owner of the memory that the consumer sees.
+
+    Made by the thread that takes the batch: on free-threaded builds an object whose last
+    reference is dropped by another thread than its maker may outlive that for a while.
+    """
 
     __slots__ = ("_array", "_device", "_flight", "_ready", "_returns", "_streams")
 
     def __init__(
-        self, device: Device, flight: _Flight, array: DeviceArray, returns: Returns[_Released]
+        self,
+        device: Device,
+        flight: _Flight,
+        array: DeviceArray,
+        stream: Stream,
+        ready: Event,
+        returns: Returns[_Released],
     ) -> None:
         self._device = device
         self._flight = flight
         self._array = array
-        self._returns = returns
-        self._ready: Event = None
-        self._streams: dict[int, Stream] = {}
-
-    def give(self, stream: Stream, ready: Event) -> None:
-        """The consumer reads on ``stream``, which already waits for ``ready``."""
+        self._streams = {stream.handle: stream}  # each waits for `ready` before it is here
         self._ready = ready
-        self._streams[stream.handle] = stream
+        self._returns = returns
 
     def export(self, handle: int) -> None:
         if handle not in self._streams:
@@ -170,7 +179,7 @@ class Arrival:
 
     batch: Batch
     ready: Event = field(repr=False)
-    loans: list[_Loan] = field(repr=False)
+    flight: _Flight | None = field(repr=False)
 
 
 class Ring:
@@ -211,11 +220,11 @@ class Ring:
         self._closed = False
         self._pool = Pool()
         self._blocks: Returns[Block] = Returns()
+        self._over: Returns[None] = Returns(self._settle)
         self._released: Returns[_Released] = Returns(self._settle)
         self._retired: deque[_Retired] = deque()
         self._set_aside: list[_Released] = []
-        self._late: list[_Released] = []  # after close, until the last is there
-        self._lent = 0
+        self._late: list[tuple[DeviceArray, tuple[Stream, ...]]] = []  # released after close
         self._flights = 0  # batches about: on their way, held, or not yet reclaimed
         self._growing = False
         self._batches = self._copied = self._staged = 0
@@ -243,13 +252,20 @@ class Ring:
 
         Called once for each arrival, in the thread that takes the batch.
         """
+        if arrival.flight is None:
+            raise RuntimeError("a batch is handed over once, and this one was")
         stream = self._consumer or self.device.current_stream()
         self.device.wait(stream, arrival.ready)
-        for loan in arrival.loans:
-            loan.give(stream, arrival.ready)
-        batch = arrival.batch
-        arrival.batch, arrival.loans = None, []  # the batch must not live on in here
+        lend = partial(self._lend, arrival.flight, stream, arrival.ready)
+        batch = map_leaves(lend, arrival.batch)
+        arrival.batch = arrival.flight = None  # the batch must not live on in here
         return batch
+
+    def _lend(self, flight: _Flight, stream: Stream, ready: Event, leaf: object) -> object:
+        if not self.device.owns(leaf):
+            return leaf
+        loan = _Loan(self.device, flight, leaf, stream, ready, self._released)
+        return self.device.lend(leaf, loan)
 
     def report(self) -> RingReport:
         """What the ring did so far."""
@@ -291,24 +307,23 @@ class Ring:
                 self._memory = 0
                 self._staging.close()
         self._released.close()
+        self._over.close()
 
     # -- the copy thread
 
     def _send(self, batch: Batch) -> Arrival:
         self._reclaim()
         self._growing = False
-        flight = _Flight()
-        loans: list[_Loan] = []
-        on_device = map_leaves(self._copy, batch)
+        batch = map_leaves(self._copy, batch)
         ready = self.device.record(self._side)
         if self._transform is not None:
-            on_device = self._transform(on_device)
+            batch = self._transform(batch)
             ready = self.device.record(self._side)
-        lent = map_leaves(partial(self._lend, flight, loans), on_device)
+        self._flights += 1
         self._batches += 1
         self._grown += self._growing
         self._held_most = max(self._held_most, self._flights)
-        return Arrival(lent, ready, loans)
+        return Arrival(batch, ready, _Flight(self._over))
 
     def _copy(self, leaf: object) -> object:
         """A leaf of the host batch as an array on the device, its copy issued."""
@@ -328,16 +343,6 @@ class Ring:
         self._copied += leaf.nbytes
         return array
 
-    def _lend(self, flight: _Flight, loans: list[_Loan], leaf: object) -> object:
-        if not self.device.owns(leaf):
-            return leaf
-        loan = _Loan(self.device, flight, leaf, self._released)
-        self._lent += 1
-        self._flights += not flight.left
-        flight.left += 1
-        loans.append(loan)
-        return self.device.lend(leaf, loan)
-
     def _block(self, nbytes: int) -> Block:
         """Device memory that the side stream may write to from now on."""
         block = self._free_block(nbytes)
@@ -346,8 +351,8 @@ class Ring:
             for event in retired.events:
                 self.device.wait(self._side, event)
             self._deferred += 1
-            self._reclaimed(retired.flight)
             del retired  # and with it the array that held the memory
+            self._land()
             block = self._free_block(nbytes)
         if block is None:
             block = self.device.memory(size_class(nbytes))
@@ -365,20 +370,20 @@ class Ring:
     def _reclaim(self) -> None:
         """Mark the streams of what was released; free what the marks let go."""
         for released in self._released.collect():
-            self._lent -= 1
             try:
                 events = [self.device.record(stream) for stream in released.streams]
             except BaseException:
                 self._set_aside.append(released)  # no mark, so never again
                 raise
             self._retired.append(_Retired(released.flight, released.array, events))
+            del released
         while self._retired and all(map(self.device.done, self._retired[0].events)):
-            self._reclaimed(self._retired.popleft().flight)
+            self._retired.popleft()
+        self._land()
 
-    def _reclaimed(self, flight: _Flight) -> None:
-        flight.left -= 1
-        if not flight.left:
-            self._flights -= 1
+    def _land(self) -> None:
+        """Count off the batches of which nothing is left."""
+        self._flights -= sum(1 for _ in self._over.collect())
 
     # -- after close, wherever the last view of an array dies
 
@@ -388,14 +393,15 @@ class Ring:
         This may run in a finalizer that interrupts the holder of the lock, hence no waiting
         for it: whoever holds it looks once more when it has given it back.
         """
-        while not self._released.empty() and self._guard.acquire(blocking=False):
+        while not (self._released.empty() and self._over.empty()):
+            if not self._guard.acquire(blocking=False):
+                return
             try:
-                for released in self._released.collect():
-                    self._lent -= 1
-                    self._late.append(released)
-                gone, self._late = ([], self._late) if self._lent else (self._late, [])
+                self._late += [(one.array, one.streams) for one in self._released.collect()]
+                self._land()
+                gone, self._late = ([], self._late) if self._flights else (self._late, [])
             finally:
                 self._guard.release()
-            readers = {stream.handle: stream for one in gone for stream in one.streams}
+            readers = {stream.handle: stream for _, streams in gone for stream in streams}
             for stream in readers.values():
                 self.device.synchronize(stream)
