@@ -122,7 +122,7 @@ class Packing:
     def __call__(self, samples: Sequence[object], layout: object) -> object:
         """The batch of a group of packs."""
         segments: Sequence[Segment] = layout  # type: ignore[assignment]
-        rows = 1 + max(segment.row for segment in segments)
+        rows = 1 + max([segment.row for segment in segments])
         arrays = [self.tokens(sample) for sample in samples]
         dtype = arrays[0].dtype
         tokens = np.zeros((rows, self.length), dtype)

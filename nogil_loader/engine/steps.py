@@ -425,7 +425,7 @@ def _take_shape(block: Block, kind: str, out: list[object]) -> None:
         for ident, values in zip(ids, out, strict=True):
             parent = as_tuple(ident)
             cells.extend(values)  # type: ignore[arg-type]
-            children.extend((*parent, k) for k in range(len(values)))  # type: ignore[arg-type]
+            children += [(*parent, k) for k in range(len(values))]  # type: ignore[arg-type]
         block.cells, block.ids = cells, children
     else:
         block.cells = out

@@ -30,14 +30,16 @@ class Timers:
 
     def add_once(self, when: float, entry: Entry) -> None:
         """The same, unless the entry already waits."""
-        if not any(other is entry for _, _, other in self._heap):
-            self.add(when, entry)
+        for _, _, other in self._heap:  # no generator: 3.13t would never free its function
+            if other is entry:
+                return
+        self.add(when, entry)
 
     def forget(self, entry: Entry) -> None:
         """The entry no longer waits."""
         kept = [item for item in self._heap if item[2] is not entry]
         if len(kept) < len(self._heap):
-            self._heap[:] = sorted(kept, key=lambda item: item[:2])
+            self._heap[:] = sorted(kept)  # sequence numbers differ: entries are not compared
 
     def due(self, now: float) -> bool:
         """Whether the first entry's time has come."""
