@@ -437,7 +437,8 @@ def _run(engine: Engine, worker: Worker, task: Task) -> None:
         block.cells = [finished(cell) for cell in block.cells]
     plain = worker.courses[segment.number]
     if plain is not None and block.op == plain.first and block.out is None and not block.alone:
-        if worker.quick and plain.passed < _UNTIMED and not engine.weighs:
+        short = worker.quick and segment.estimate * block.count < _QUICK
+        if short and plain.passed < _UNTIMED and not engine.weighs:
             hurry(task, block, plain)
             if task.failed:
                 worker.meter.ops[block.level][block.op].failures += len(task.failed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from time import perf_counter
 
 import pytest
 
@@ -90,6 +91,22 @@ def test_the_time_of_every_thread_is_accounted_for() -> None:
     consumer = counts.consumer
     whole = consumer.first + consumer.stalled + consumer.worked
     assert whole == pytest.approx(counts.seconds, rel=0.05)
+
+
+def test_a_slow_stage_is_timed_call_by_call_beside_a_quick_one() -> None:
+    """Blocks of quick ops pass by untimed now and then; what they cost is made up for."""
+    pause = threading.Event()
+    spent: list[float] = []
+
+    def wait(n: int) -> int:
+        begun = perf_counter()
+        pause.wait(0.02 if n % 10 == 0 else 0.002)
+        spent.append(perf_counter() - begun)
+        return n
+
+    data = nl.from_sequence(range(300)).map(abs, threads=4).map(wait).batch(8).workers(2)
+    stage = finished(data).counts.stages[2]
+    assert stage.busy == pytest.approx(sum(spent), rel=0.1)
 
 
 def test_quantiles_bound_the_times_of_single_calls() -> None:
