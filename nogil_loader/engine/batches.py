@@ -77,7 +77,13 @@ class _Numbers:
         self.size = self.array.nbytes
 
     def write(self, row: int, values: Sequence[object]) -> None:
-        kinds = {type(values[0])} if len(values) == 1 else set(map(type, values))
+        if len(values) == 1 and type(values[0]) is self.type:
+            try:
+                self.array[row] = values[0]  # type: ignore[assignment]
+            except OverflowError:
+                raise _MisfitError from None
+            return
+        kinds = set(map(type, values))
         if kinds != {self.type}:
             for kind in kinds:
                 dtype = _dtype_of(kind)

@@ -372,8 +372,9 @@ def _loop(engine: Engine, worker: Worker, kind: int) -> None:
                 engine.collect(now)
             following = take(kind, now)
             if following is not None:
-                if following.slots is not None:
-                    engine.furnish(following.slots)
+                slots = following.slots
+                if slots is not None and (len(slots) > 1 or slots[0][0].buffer is None):
+                    engine.furnish(slots)
                 if engine.feed is not None:
                     engine.feed.supply(following)
             if core.deliveries:
@@ -493,8 +494,9 @@ def _write_rows(engine: Engine, worker: Worker, task: Task, block: Block) -> Non
     cells = block.cells
     if not cells or task.slots is None:
         return
+    alone = len(task.slots) == 1
     for slot, row, begin, end in task.slots:
-        part = cells[begin - block.start : end - block.start]
+        part = cells if alone else cells[begin - block.start : end - block.start]
         if not part:
             continue
         buffer = slot.buffer

@@ -68,7 +68,8 @@ class Ahead:
         """Units that may be claimed now: a whole block, or none."""
         if self.doomed:
             return 0
-        left = self.left
+        stop = self._source.stop
+        left = self.left if stop is None or self.available is not None else stop - self.claimed
         if left <= 0:
             return 0
         head = self._head

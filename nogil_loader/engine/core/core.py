@@ -76,7 +76,7 @@ class Core:
         """The next task for a worker of this kind, or None."""
         if self.closing or self.finished:
             return None
-        if self.timers and self.timers.due(now):
+        if self.timers.entries and self.timers.due(now):
             self.tick(now)
         if self.fills and kind == CPU:
             task = self.fills.pop(0)
@@ -92,7 +92,9 @@ class Core:
                     count = 1
                     self.stalls += 1
                 if count:
-                    return self._start(segment, self._claim(count), now)
+                    if self.beyond:
+                        count = self._before_beyond(count)
+                    return self._start(segment, self.ahead.claim(count), now)
         return None
 
     def can(self, kind: int) -> bool:
@@ -129,11 +131,12 @@ class Core:
             return False
         return self.ahead.left > 0 and self._quiet()
 
-    def _claim(self, count: int) -> Block:
-        if self.beyond and self.source.spec.rows is not None:
-            rows = self.source.spec.rows
-            count = min(count, rows - (self.ahead.claimed - self.source.first) % rows)
-        return self.ahead.claim(count)
+    def _before_beyond(self, count: int) -> int:
+        """Fewer units where a batch that was delivered out of order begins."""
+        rows = self.source.spec.rows
+        if rows is None:
+            return count
+        return min(count, rows - (self.ahead.claimed - self.source.first) % rows)
 
     def _start(self, segment: Segment, block: Block, now: float) -> Task:
         task = Task(segment, block, now)

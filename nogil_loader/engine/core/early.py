@@ -16,8 +16,12 @@ from nogil_loader.engine.core.task import Rows
 
 def rows_of(level: Level, rows: int, block: Block) -> list[Rows]:
     """Which rows of which batches the units of a block are."""
-    places: list[Rows] = []
     begin, stop = block.start, block.start + block.count
+    number, row = divmod(begin - level.first, rows)
+    number += level.groups
+    if row + block.count <= rows and number in level.slots:
+        return [(level.slots[number], row, begin, stop)]  # nearly always, for short blocks
+    places: list[Rows] = []
     while begin < stop:
         number, row = divmod(begin - level.first, rows)
         number += level.groups

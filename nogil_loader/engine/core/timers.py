@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -18,6 +19,8 @@ class Timers:
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Entry]] = []
+        self.entries: Sized = self._heap
+        """What waits; to be asked for its truth once a block, which a method would cost."""
         self._sequence = 0
 
     def __bool__(self) -> bool:
