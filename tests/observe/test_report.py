@@ -106,7 +106,7 @@ def test_a_slow_stage_is_timed_call_by_call_beside_a_quick_one() -> None:
 
     data = nl.from_sequence(range(300)).map(abs, threads=4).map(wait).batch(8).workers(2)
     stage = finished(data).counts.stages[2]
-    assert stage.busy == pytest.approx(sum(spent), rel=0.1)
+    assert 0.9 * sum(spent) <= stage.busy <= 1.5 * sum(spent)
 
 
 def test_quantiles_bound_the_times_of_single_calls() -> None:

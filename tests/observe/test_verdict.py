@@ -21,6 +21,7 @@ SOAK = os.environ.get("NOGIL_LOADER_SOAK") == "1"
 SCENARIOS = 2000 if SOAK else 60
 
 
+@pytest.mark.timeout(3600 if SOAK else 120)
 def test_simulated_bottlenecks_are_named_and_none_is_wrong_with_confidence() -> None:
     right: Counter[str] = Counter()
     sure = 0
@@ -108,7 +109,7 @@ def run(pipeline: nl.Pipeline[object], work: float = 0.0) -> Report:
 
 
 def test_a_costly_op_on_the_shared_workers() -> None:
-    data = nl.from_sequence(range(400)).map(light).map(heavy).batch(8).workers(2)
+    data = nl.from_sequence(range(200)).map(light).map(heavy).batch(8).workers(2)
     verdict = run(data).verdict
     takes_turns = runtime.gil_enabled() and verdict.name == "GIL"
     assert verdict.name == "heavy" or takes_turns
@@ -146,7 +147,7 @@ def test_single_slow_samples() -> None:
 def test_threads_that_take_turns_at_the_gil() -> None:
     if runtime.usable_cores() < 2:
         pytest.skip("one core takes turns without any GIL")
-    report = run(nl.from_sequence(range(600)).map(heavy).batch(8).workers(4))
+    report = run(nl.from_sequence(range(240)).map(heavy).batch(8).workers(4))
     cores = report.counts.machine.cpu / report.counts.seconds
     if cores < 0.75:  # other programs took what the GIL would have
         assert not report.verdict.sure
