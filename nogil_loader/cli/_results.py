@@ -23,7 +23,7 @@ class Series:
     """One line of the table for each number of workers: an interpreter and who does the work.
 
     ``key`` is ``"off"``, ``"on"``, ``"reference"`` or ``"hand"``; ``python`` the command of an
-    interpreter; ``variant`` ``"engine"`` or the name of a loop written by hand.
+    interpreter; ``variant`` ``"engine"`` or ``"hand"``, the workload's loop written by hand.
     """
 
     key: str

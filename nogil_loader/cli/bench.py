@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 USUAL = ("pictures", "text")
 """What is measured unless told; only pictures where the user's own were given."""
 
-CEILING = "by_batch"  # the fastest of the loops written by hand: benchmarks/pictures.py tells
-
 
 def add_parser(subparsers: Subparsers) -> None:
     """Declare the command."""
@@ -94,7 +92,7 @@ def _counts(text: str) -> tuple[int, ...]:
 
 def run(args: argparse.Namespace) -> int:
     """Prepare, measure, print."""
-    _check_outputs(args)
+    _check_paths(args)
     rounds = args.rounds or (1 if args.quick else 3)
     seconds = args.seconds or (0.3 if args.quick else 1.0)
     workers = args.workers or worker_counts(runtime.usable_cores())
@@ -120,8 +118,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _check_outputs(args: argparse.Namespace) -> None:
-    """What cannot be written is said before minutes of measuring, not after."""
+def _check_paths(args: argparse.Namespace) -> None:
+    """What cannot be read or written is said at once, not after minutes of measuring."""
+    if args.data is not None and not args.data.is_dir():
+        what = "is no folder" if args.data.exists() else "does not exist"
+        raise UsageError(f"{args.data} {what}: DATA is a folder of pictures")
     for path in (args.json, args.html):
         if path and not path.absolute().parent.is_dir():
             raise UsageError(f"cannot write {path}: no such folder")
@@ -170,12 +171,12 @@ def all_series(reference: str | None) -> tuple[tuple[Series, ...], list[str]]:
         )
         return (
             Series("on", "GIL on", python(), "engine"),
-            Series("hand", "by hand", python(), CEILING),
+            Series("hand", "by hand", python(), "hand"),
         ), notes
     series = [
         Series("off", "GIL off", python("-X", "gil=0"), "engine"),
         Series("on", "GIL on", python("-X", "gil=1"), "engine"),
-        Series("hand", "by hand", python("-X", "gil=0"), CEILING),
+        Series("hand", "by hand", python("-X", "gil=0"), "hand"),
     ]
     other = reference or _measure.reference_python()
     if other is None:
@@ -211,6 +212,7 @@ def all_series(reference: str | None) -> tuple[tuple[Series, ...], list[str]]:
 def _prepare(name: str, folder: Path, args: argparse.Namespace, progress: Progress) -> Prepared:
     workload = WORKLOADS[name]
     count = workload.few if args.quick else workload.count
+    count *= max(1, runtime.usable_cores() // 4)  # enough batches for every worker
     home = folder / name
     home.mkdir()
     if name == "pictures" and args.data is not None:
@@ -236,7 +238,7 @@ def _measure_all(
                 one.python,
                 {
                     "workload": name,
-                    "variant": one.variant,
+                    "variant": WORKLOADS[name].loop if one.variant == "hand" else one.variant,
                     "folder": str(prepared.folder),
                     "workers": count,
                     "seconds": seconds,

@@ -172,7 +172,7 @@ def examine_package(module: str, distributions: tuple[str, ...], use: str, extra
         cure = "--no-deps soundfile" if _bare_soundfile(module) else f'"nogil_loader[{extra}]"'
         return Package(distributions[-1], None, use, extra, note=f"pip install {cure}")
     if _bare_soundfile(module):
-        note = "its libsndfile is called directly, without cffi"
+        note = "libsndfile is called directly, without cffi"
         return Package(name, version, use, extra, True, note)
     env = {key: value for key, value in os.environ.items() if key != "PYTHON_GIL"}
     try:

@@ -102,11 +102,11 @@ def test_data_that_may_not_be_read_is_one_line_and_status_two(tmp_path: Path) ->
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_leaves_no_child_and_no_file(number: signal.Signals, tmp_path: Path) -> None:
-    words = ["--workload", "text", "--seconds", "60", "--workers", "1"]
+    words = ["--workload", "text", "--quick", "--seconds", "90", "--workers", "1"]
     with start(*words, TMPDIR=str(tmp_path)) as child:
         deadline = time.monotonic() + 60
         while not (grandchildren := measuring(child.pid)):
-            assert time.monotonic() < deadline
+            assert child.poll() is None and time.monotonic() < deadline, child.communicate(None, 1)
             time.sleep(0.02)
         assert len(list(tmp_path.iterdir())) == 1
         child.send_signal(number)  # to the command alone: it has to end its child itself

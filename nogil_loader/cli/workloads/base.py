@@ -35,6 +35,8 @@ class Prepared:
 class Workload:
     """One kind of work on a folder of data.
 
+    ``loop`` names the loop written by hand that is the fastest for it, as ``python -m
+    benchmarks`` finds: by the sample where one takes long, for whole batches leave a tail.
     ``prepare(folder, count, seed)`` makes the data in an empty folder; ``count`` samples for a
     measurement, ``few`` for a look. ``pipeline`` and ``by_hand`` take the folder and do the
     same work on the same files. ``rows`` counts the samples of a batch that either made.
@@ -48,6 +50,7 @@ class Workload:
     pipeline: Callable[[Path], Pipeline[object] | Pipeline[dict[str, object]]]
     by_hand: Callable[[Path], Looped]
     rows: Callable[[object], int]
+    loop: str = "by_batch"
 
 
 def rows_of(field: str) -> Callable[[object], int]:

@@ -163,5 +163,6 @@ def _format_of(data: bytes) -> tuple[str] | None:
     return ("JPEG",) if data.startswith(b"\xff\xd8\xff") else None
 
 
-PICTURES = Workload("pictures", 32, 256, 96, make, _pipeline, _job, rows_of("image"))
-TAR = Workload("tar", 32, 256, 96, make_tar, _tar_pipeline, _tar_job, rows_of("image"))
+BY = "by_sample"
+PICTURES = Workload("pictures", 32, 256, 96, make, _pipeline, _job, rows_of("image"), BY)
+TAR = Workload("tar", 32, 256, 96, make_tar, _tar_pipeline, _tar_job, rows_of("image"), BY)
