@@ -114,10 +114,24 @@ def expected(chain: Chain) -> tuple[list[object], tuple[int, tuple[int, ...], in
 
 def outputs(chain: Chain, number: int) -> Iterator[object]:
     """Of a level, one after the other."""
+    for value in with_marks(chain, number):
+        if not isinstance(value, Mark):
+            yield value
+
+
+@dataclass
+class Mark:
+    """Stands behind the outputs of a unit."""
+
+    unit: int
+
+
+def with_marks(chain: Chain, number: int) -> Iterator[object]:
     level = chain.spec.levels[number]
     counts = [0] * len(level.ops)
     for unit, value in enumerate(units(chain, number)):
         yield from through(chain, number, 0, (unit,), value, counts)
+        yield Mark(unit)
 
 
 def units(chain: Chain, number: int) -> Iterator[object]:
@@ -136,7 +150,14 @@ def units(chain: Chain, number: int) -> Iterator[object]:
         assert isinstance(grouper, Batches)
         size, drop = grouper._size, grouper._drop_last
     group: list[object] = []
-    for value in outputs(chain, number - 1):
+    every = below.boundary
+    for value in with_marks(chain, number - 1):
+        if isinstance(value, Mark):
+            if every is not None and (value.unit + 1) % every == 0:
+                if group and not drop:
+                    yield group
+                group = []
+            continue
         group.append(value)
         if len(group) == size:
             yield group
@@ -561,7 +582,10 @@ def chains(draw: st.DrawFn) -> Chain:
                 segments = (*segments, SegmentSpec(len(below.ops), len(below.ops)))
             specs[-1] = LevelSpec(below.ops, segments, rows=size, drop_last=drop)
         else:
-            specs[-1] = LevelSpec(below.ops, below.segments, grouper=Group(size, drop))
+            every = draw(st.sampled_from([None, None, 3, 7])) if len(specs) == 1 else None
+            specs[-1] = LevelSpec(
+                below.ops, below.segments, grouper=Group(size, drop), boundary=every
+            )
         upper_kinds, upper = draw(levels(workers, upper=True))
         specs.append(upper)
         kinds.append(upper_kinds)
