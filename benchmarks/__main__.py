@@ -33,8 +33,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(NAMES)}")
     parser.add_argument("--data", type=Path, help="a folder of pictures to use, not made ones")
-    parser.add_argument("--quick", action="store_true", help="one short round of little data")
-    parser.add_argument("--rounds", type=int, default=5, help="measurements of each (default 5)")
+    parser.add_argument("--quick", action="store_true", help="little data, one short round")
+    parser.add_argument("--rounds", type=int, help="measurements of each (default 5; quick 1)")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables to FILE")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything to FILE")
     args = parser.parse_args()
@@ -53,7 +53,7 @@ def main() -> int:
             module = importlib.import_module(f"benchmarks.{name}")
             with TemporaryDirectory(prefix="nogil-loader-benchmark-") as folder:
                 for plan in module.plans(Path(folder), args.quick, args.data):
-                    rounds = 1 if args.quick else args.rounds
+                    rounds = args.rounds or (1 if args.quick else 5)
                     found = take_turns(plan.subjects(), rounds, tell, measure)
                     progress.show("")
                     tables.append(report(plan, found))
