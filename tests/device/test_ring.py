@@ -210,7 +210,7 @@ class RingMachine(RuleBasedStateMachine):
 
 TestRing = RingMachine.TestCase
 TestRing.settings = settings(
-    max_examples=2_000 if os.environ.get("NOGIL_LOADER_SOAK") else 60,
+    max_examples=500 if os.environ.get("NOGIL_LOADER_SOAK") else 60,
     stateful_step_count=40,
     deadline=None,
 )
