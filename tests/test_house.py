@@ -247,4 +247,4 @@ def test_the_top_level_holds_what_the_design_lists() -> None:
         found = {name.split("/")[0] for name in names if name}
     else:
         found = {path.name for path in ROOT.iterdir()}
-    assert {name for name in found if not name.startswith(".")} <= TOP_LEVEL
+    assert {name for name in found if not name.startswith(".")} == TOP_LEVEL
