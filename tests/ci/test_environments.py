@@ -163,7 +163,7 @@ def test_two_at_once_take_turns_and_the_second_says_that_it_waits(tmp_path: Path
 
 def test_the_lock_of_a_killed_run_is_free(tmp_path: Path) -> None:
     """Even while a command that it started goes on."""
-    code = 'lock thing; sleep 20 >/dev/null 2>&1 9>&- & echo "$!"; kill -9 $$'
+    code = 'lock thing; sleep 600 >/dev/null 2>&1 9>&- & echo "$!"; kill -9 $$'
     killed = bash(code, cache=tmp_path)
     assert killed.returncode == -signal.SIGKILL
     try:
