@@ -132,14 +132,6 @@ def examine() -> Facts:
         packages = tuple(pool.map(examine_package, *zip(*PACKAGES, strict=True)))
     codecs = examine_codecs() if _works(packages, "pillow") else ()
     gpus, gpu_note = examine_gpus()
-    problems = [f"importing {name} switched the GIL on" for name in culprits]
-    problems += [f"{p.name} {p.version}: {p.note}" for p in packages if p.broken]
-    problems += [
-        f"this Pillow was built without {codec.format}: reinstall it from a wheel"
-        ' (pip install --force-reinstall --only-binary=:all: "nogil_loader[image]")'
-        for codec in codecs
-        if codec.format in ("JPEG", "PNG") and not codec.works
-    ]
     return Facts(
         loader=__version__,
         interpreter=interpreter,
@@ -152,8 +144,23 @@ def examine() -> Facts:
         codecs=codecs,
         gpus=gpus,
         gpu_note=gpu_note,
-        problems=tuple(problems),
+        problems=problems_of(culprits, packages, codecs),
     )
+
+
+def problems_of(
+    culprits: tuple[str, ...], packages: tuple[Package, ...], codecs: tuple[Codec, ...]
+) -> tuple[str, ...]:
+    """What is broken and needs a cure, in sentences."""
+    problems = [f"importing {name} switched the GIL on" for name in culprits]
+    problems += [f"{p.name} {p.version}: {p.note}" for p in packages if p.broken]
+    problems += [
+        f"this Pillow was built without {codec.format}: reinstall it from a wheel"
+        ' (pip install --force-reinstall --only-binary=:all: "nogil_loader[image]")'
+        for codec in codecs
+        if codec.format in ("JPEG", "PNG") and not codec.works
+    ]
+    return tuple(problems)
 
 
 def _works(packages: tuple[Package, ...], name: str) -> bool:

@@ -61,8 +61,10 @@ def test_a_pillow_without_jpeg_is_said_loudly(
     monkeypatch.delattr(image.core, "jpeg_encoder")
     codecs = {codec.format: codec.works for codec in doctor.examine_codecs()}
     assert (codecs["JPEG"], codecs["PNG"]) == (False, True)
-    found = doctor.examine()
-    assert len(found.problems) == 1
+    broken = doctor.examine_codecs()
+    problems = doctor.problems_of((), facts.packages, broken)
+    assert len(problems) == 1
+    found = replace(facts, codecs=broken, problems=problems)
     text = doctor.render(found, Style(io.StringIO()))
     assert "MISSING" in text
     assert "PROBLEM: this Pillow was built without JPEG" in text.splitlines()[-1]
