@@ -337,7 +337,8 @@ class FakeDevice:
                 del error  # or the traceback would keep alive what the test looks for
 
     def _check(self, address: int, nbytes: int, live: dict[int, int], what: str) -> None:
-        inside = any(at <= address and address + nbytes <= at + n for at, n in live.items())
+        now = live.copy().items()  # other threads allocate and drop meanwhile
+        inside = any(at <= address and address + nbytes <= at + n for at, n in now)
         assert inside, f"{what} is not in live memory of that kind"
 
 
