@@ -37,7 +37,13 @@ def nothing_left_behind() -> Iterator[None]:
 
 
 def threads_left(before: set[threading.Thread], deadline: float) -> list[threading.Thread]:
-    started = [thread for thread in threading.enumerate() if thread not in before]
+    # A dummy stands for a foreign thread, or for one of ours that asks for its name at its very
+    # end (in a finalizer): it is no thread that anybody could join.
+    started = [
+        thread
+        for thread in threading.enumerate()
+        if thread not in before and not isinstance(thread, threading._DummyThread)
+    ]
     for thread in started:
         thread.join(max(0.0, deadline - time.monotonic()))
     return [thread for thread in started if thread.is_alive()]
