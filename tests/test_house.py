@@ -235,18 +235,9 @@ def test_there_is_no_asyncio() -> None:
 
 
 def test_a_plain_import_brings_no_extra() -> None:
-    loaded = set(python("import sys, nogil_loader as nl; nl.Run; print(*sys.modules)").split())
+    loaded = set(python("import sys, nogil_loader; print(*sys.modules)").split())
     assert "numpy" in loaded
     assert not {name for name in loaded if name.split(".")[0] in EXTRAS | {"asyncio"}}
-
-
-def test_a_plain_import_costs_at_most_50_ms_over_that_of_numpy() -> None:
-    code = (
-        "import numpy, time; start = time.process_time(); import nogil_loader; "
-        "print(time.process_time() - start)"
-    )
-    python(code)  # the first one may have to compile
-    assert min(float(python(code)) for _ in range(5)) <= 0.05
 
 
 def test_the_top_level_holds_what_the_design_lists() -> None:
