@@ -31,7 +31,7 @@ from nogil_loader import stages
 from nogil_loader.device.transfer import Transfer, open_transfer
 from nogil_loader.engine.errors import ForkedRun, RunClosed
 from nogil_loader.engine.run import Run
-from nogil_loader.fallback.remote import GUARD, WorkerDied
+from nogil_loader.fallback.remote import GUARD, WorkerDied, ending
 from nogil_loader.fallback.shipping import Arena, pack, shippable_error, unpack
 from nogil_loader.observe.report import Report
 from nogil_loader.session import AnySource, Session
@@ -125,8 +125,7 @@ class IsolatedRun(Generic[T]):
 
     def _died(self) -> BaseException:
         self._process.join(_GRACE)
-        code = self._process.exitcode
-        how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        how = ending(self._process.exitcode)
         hint = "" if self._began else f" while it started. {GUARD}"
         self._over = WorkerDied(f"the loader's process died with {how}{hint}")
         self._clean()

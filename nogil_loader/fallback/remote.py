@@ -128,8 +128,7 @@ class RemoteWorker:
         process = self._process
         assert process is not None
         process.join(5.0)
-        code = process.exitcode
-        how = f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        how = ending(process.exitcode)
         return WorkerDied(
             f"worker process {process.pid} of stage {self._remote.name!r} died with {how}"
         )
@@ -185,6 +184,11 @@ GUARD = (
     "A worker process imports the main script: what starts the pipeline must stand under "
     'if __name__ == "__main__":'
 )
+
+
+def ending(code: int | None) -> str:
+    """What a process's exit code says, for people."""
+    return f"signal {-code}" if code is not None and code < 0 else f"exit code {code}"
 
 
 def shippable(fn: object, name: str) -> None:

@@ -383,11 +383,10 @@ class Walk:
         )
 
 
-def lay_out(chain: Sequence[stages.Stage], stream: bool, reads: int | None = None) -> Layout:
+def lay_out(chain: Sequence[stages.Stage], stream: bool) -> Layout:
     """Check a chain and cut it into levels and segments.
 
-    ``stream``: the source only comes in order. ``reads``: a source with random access whose
-    reading blocks gets that many threads of its own.
+    ``stream``: the source only comes in order.
     """
     walk = Walk(chain, stream)
     return walk.layout()
