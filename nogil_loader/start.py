@@ -16,8 +16,10 @@ from nogil_loader.sources.base import StreamSource
 if TYPE_CHECKING:
     from nogil_loader.sources.arrays import Column
     from nogil_loader.sources.files import Labels
+    from nogil_loader.sources.http import Patience
     from nogil_loader.sources.locations import Location
     from nogil_loader.sources.queue import Gettable
+    from nogil_loader.sources.saved import Keep
     from nogil_loader.sources.sequence import Data
 
 Sample = dict[str, object]
@@ -89,15 +91,20 @@ def from_arrays(
 
 
 def from_lines(
-    files: Location | Sequence[Location], *, threads: int | None = None
+    files: Location | Sequence[Location],
+    *,
+    threads: int | None = None,
+    keep_index: Keep = "cache",
+    scratch: str | None = None,
 ) -> Pipeline[object]:
-    """The lines of text files, plain or gzip, each found by an index: samples are bytes.
+    """The lines of text files, plain or compressed, each found by an index: samples are bytes.
 
-    See ``sources.lines.Lines`` for the index and where it is kept.
+    ``keep_index``: ``"cache"`` (a folder of the user's cache), ``"beside"`` each file,
+    ``"memory"``, or a folder. ``scratch``: the folder for unpacked copies of compressed files.
     """
     from nogil_loader.sources.lines import Lines
 
-    return Pipeline(Lines(files, threads))
+    return Pipeline(Lines(files, threads, keep_index, scratch))
 
 
 def from_tar(
@@ -107,21 +114,30 @@ def from_tar(
     truncated: Literal["raise", "keep"] = "raise",
     duplicates: Literal["raise", "last"] = "raise",
     threads: int | None = None,
+    keep_index: Keep = "cache",
     stream: bool = False,
 ) -> Pipeline[object]:
     """Tar shards in the naming of WebDataset: members with one stem are one sample.
 
     Samples are dicts of bytes by extension, with ``"__key__"``. An index makes any sample
     reachable from any thread, so that ``shuffle`` is global. ``fields``: only these.
+    ``truncated="keep"``: the whole samples of a shard that was cut short. ``duplicates="last"``:
+    the later of two members with one name. ``keep_index``: ``"cache"`` (a folder of the user's
+    cache), ``"beside"`` each shard, ``"memory"``, or a folder.
     ``stream``: read from front to back, for pipes and what cannot be indexed.
     """
     if stream:
+        if truncated != "raise" or threads is not None or keep_index != "cache":
+            raise ValueError(
+                "from_tar(stream=True) has no index and one reader: leave out truncated, threads "
+                "and keep_index, or read by index without stream"
+            )
         from nogil_loader.sources.tar_stream import TarStream
 
         return Pipeline(TarStream(shards, fields, duplicates))
     from nogil_loader.sources.tar import Tar
 
-    return Pipeline(Tar(shards, fields, truncated, duplicates, threads))
+    return Pipeline(Tar(shards, fields, truncated, duplicates, threads, keep_index))
 
 
 def from_parquet(
@@ -148,14 +164,17 @@ def from_zip(
     labels: Literal["folder"] | None = None,
     extensions: Sequence[str] | None = None,
     threads: int | None = None,
+    keep_index: Keep = "cache",
 ) -> Pipeline[object]:
     """The files in zip archives, in the order of their directories.
 
     Samples are dicts with ``"path"`` and ``"bytes"``, with ``labels`` also ``"label"``.
+    ``keep_index``: ``"cache"`` (a folder of the user's cache), ``"beside"`` each archive,
+    ``"memory"``, or a folder.
     """
     from nogil_loader.sources.zip import Zip
 
-    return Pipeline(Zip(archives, labels, extensions, threads))
+    return Pipeline(Zip(archives, labels, extensions, threads, keep_index))
 
 
 def from_store(
@@ -163,16 +182,23 @@ def from_store(
     *,
     extensions: Sequence[str] | None = None,
     threads: int | None = None,
+    options: Mapping[str, str] | Sequence[tuple[str, str]] = (),
+    patience: Patience | None = None,
 ) -> Pipeline[object]:
-    """The objects below an address: ``s3://``, ``gs://``, ``az://``, ``https://``, ``file://``.
+    """The objects below an address: ``s3://``, ``gs://``, ``az://``, ``file://``; or a list of
+    the objects' own addresses, ``http://`` and ``https://`` too.
 
     Samples are dicts with ``"path"`` and ``"bytes"``. Reading has ``threads`` (32) of its own,
     each with one request in flight. Plain HTTP(S) needs no extra; the others need
-    ``nogil_loader[store]``.
+    ``nogil_loader[store]``. ``options``: obstore's, as ``{"region": "eu-central-1"}``; what is
+    not given comes from the environment (``AWS_ACCESS_KEY_ID`` …), where credentials belong.
+    ``patience``: how long to try, a ``sources.http.Patience``.
     """
+    from nogil_loader.sources.http import USUAL
     from nogil_loader.sources.store import STORE_THREADS, Store
 
-    return Pipeline(Store(where, extensions, STORE_THREADS if threads is None else threads))
+    threads = STORE_THREADS if threads is None else threads
+    return Pipeline(Store(where, extensions, threads, options, patience or USUAL))
 
 
 def from_queue(queue: Gettable, *, sentinel: object = None) -> Pipeline[object]:

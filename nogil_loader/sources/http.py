@@ -55,6 +55,9 @@ class Patience:
     backoff: float = 0.2
 
 
+USUAL = Patience()
+
+
 class Stat(NamedTuple):
     """What a server says of an object."""
 

@@ -15,9 +15,9 @@ import hashlib
 import logging
 import ssl
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -29,7 +29,7 @@ from nogil_loader.sources.errors import (
     BrokenFileError,
     EmptySourceError,
 )
-from nogil_loader.sources.http import Connections, Patience, Stat
+from nogil_loader.sources.http import USUAL, Connections, Patience, Stat
 from nogil_loader.sources.locations import named
 from nogil_loader.sources.packed import PackedNames
 
@@ -49,8 +49,9 @@ class Store:
     cannot list), or a list of the objects' own addresses. Listed objects are sorted by the
     bytes of their address. ``extensions``: when given, only names that end in one of these, in
     any case. ``threads``: how many requests are in flight at once. ``options``: for obstore, as
-    pairs of a name and a text (``(("endpoint", "http://…"), ("skip_signature", "true"))``);
-    what is not given comes from the environment (``AWS_ACCESS_KEY_ID`` …).
+    a dict or pairs of texts (``{"endpoint": "http://…", "skip_signature": "true"}``); what is
+    not given comes from the environment (``AWS_ACCESS_KEY_ID`` …), where credentials belong:
+    options are printed with the pipeline. ``patience``: how long to try.
 
     ``open`` raises ``EmptySourceError`` where nothing lies below the address, ``ImportError``
     naming the extra where obstore is missing, ``PermissionError`` and ``StoreError`` as the
@@ -63,13 +64,14 @@ class Store:
     where: str | Sequence[str]
     extensions: Sequence[str] | None = None
     threads: int = STORE_THREADS
-    options: Sequence[tuple[str, str]] = ()
-    patience: Patience = field(default_factory=Patience)
+    options: Mapping[str, str] | Sequence[tuple[str, str]] = ()
+    patience: Patience = USUAL
 
     def __post_init__(self) -> None:
         where = self.where if isinstance(self.where, str) else tuple(self.where)
         object.__setattr__(self, "where", where)
-        object.__setattr__(self, "options", tuple(self.options))
+        given = self.options.items() if isinstance(self.options, Mapping) else self.options
+        object.__setattr__(self, "options", tuple(given))
         object.__setattr__(self, "extensions", named(self.extensions, "extensions"))
         if self.threads < 1:
             raise ValueError(f"threads is at least 1, not {self.threads}")
@@ -145,9 +147,9 @@ class StoreBlobs:
     threads: int | None = STORE_THREADS
     ahead = 1 << 22
 
-    def __init__(self, addresses: Sequence[str], patience: Patience | None = None) -> None:
+    def __init__(self, addresses: Sequence[str], patience: Patience = USUAL) -> None:
         self.names = tuple(addresses)
-        self._access = Access(patience or Patience(), ())
+        self._access = Access(patience, ())
         try:
             with ThreadPoolExecutor(16, thread_name_prefix="nogil_loader-stat") as pool:
                 stats = list(pool.map(self._access.stat, self.names))
@@ -183,7 +185,7 @@ class Fetch:
     connections open. Raises as ``Store`` does when it reads.
     """
 
-    patience: Patience = field(default_factory=Patience)
+    patience: Patience = USUAL
 
     def __call__(self, address: str) -> bytes:
         """The object's content, over a connection for this call alone."""
@@ -206,7 +208,9 @@ class Fetch:
 class Access:
     """Every way into stores, for all threads of a reader."""
 
-    def __init__(self, patience: Patience, options: Sequence[tuple[str, str]]) -> None:
+    def __init__(
+        self, patience: Patience, options: Mapping[str, str] | Sequence[tuple[str, str]]
+    ) -> None:
         self._patience, self._options = patience, dict(options)
         self._closing = threading.Event()
         self._lock = threading.Lock()

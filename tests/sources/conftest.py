@@ -92,9 +92,3 @@ def make(tmp_path: Path) -> Callable[[dict[str, bytes]], Path]:
         return root
 
     return write
-
-
-@pytest.fixture
-def fuzz_count() -> int:
-    """How many mutated inputs a fuzz test tries: 1,300, and 50 times as many in ci/soak."""
-    return 1300 * (50 if os.environ.get("NOGIL_LOADER_SOAK") == "1" else 1)

@@ -14,6 +14,7 @@ from numpy.lib import format as npy_format
 from nogil_loader.sources.arrays import Arrays
 from nogil_loader.sources.base import Sample, Source
 from nogil_loader.sources.errors import BrokenFileError, EmptySourceError, UnsupportedMemberError
+from tests import fuzzed
 
 Check = Callable[[Source], list[Sample]]
 Array = np.ndarray[tuple[int, ...], np.dtype]
@@ -186,13 +187,13 @@ def test_damage_is_an_error_with_the_file(tmp_path: Path) -> None:
         Arrays(tmp_path / "gone.npy").open()
 
 
-def test_mutated_files_give_documented_errors_only(tmp_path: Path, fuzz_count: int) -> None:
+def test_mutated_files_give_documented_errors_only(tmp_path: Path) -> None:
     rng = random.Random(13)
     path = tmp_path / "a.npy"
     np.savez(tmp_path / "s.npz", x=np.arange(9), y=np.zeros(9))
     seeds = [npy(np.arange(30).reshape(10, 3)), (tmp_path / "s.npz").read_bytes()]
     outcomes = {"read": 0, "refused": 0}
-    for turn in range(fuzz_count // 3):
+    for turn in range(fuzzed.count("npy")):
         data = bytearray(seeds[turn % 2])
         for _ in range(rng.randint(1, 3)):
             place = rng.randrange(min(len(data), 130)) if turn % 4 < 3 else -rng.randint(1, 200)
@@ -207,7 +208,7 @@ def test_mutated_files_give_documented_errors_only(tmp_path: Path, fuzz_count: i
             if not re.search(r"rows in every array|0 dimensions", str(error)):
                 raise
             outcomes["refused"] += 1
-    assert min(outcomes.values()) > fuzz_count // 60, outcomes
+    assert min(outcomes.values()) > fuzzed.count("npy") // 20, outcomes
 
 
 def test_equal_data_are_equal_sources() -> None:

@@ -22,6 +22,8 @@ from nogil_loader.sources.errors import (
 )
 from nogil_loader.sources.tar import Tar
 from nogil_loader.sources.tar_stream import TarStream
+from nogil_loader.testing import broken
+from tests import fuzzed
 
 Check = Callable[[Source], list[Sample]]
 Members = list[tuple[str, bytes]]
@@ -415,3 +417,42 @@ def test_a_stream_refuses_doubles_and_lacks_like_random_access(tmp_path: Path) -
 def test_a_wrong_place_is_refused(place: object) -> None:
     with pytest.raises(ValueError, match="not a place"):
         TarStream("a.tar").open(resume=place)  # type: ignore[arg-type]
+
+
+def test_damage_gives_documented_errors_or_what_both_readers_agree_on(tmp_path: Path) -> None:
+    rng = random.Random(14)
+    path = tmp_path / "a.tar"
+    seeds = [
+        write(
+            path, [*pairs(0, 4, 9), ("n" * 90 + "/" + "m" * 60 + ".x.txt", b"")], form=form
+        ).read_bytes()
+        for form in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
+    ]
+    outcomes = {"read": 0, "refused": 0}
+    for _ in range(fuzzed.count("tar")):
+        path.write_bytes(_resealed(broken.mutated(rng.choice(seeds), rng), rng))
+        options: dict[str, object] = {"duplicates": rng.choice(("raise", "last"))}
+        try:
+            found = all_of(Tar(path, keep_index="memory", **options))  # type: ignore[arg-type]
+        except (BrokenFileError, UnsupportedMemberError, EmptySourceError) as error:
+            assert "a.tar" in str(error)
+            outcomes["refused"] += 1
+            continue
+        outcomes["read"] += 1
+        stream = TarStream(path, **options).open()  # type: ignore[arg-type]
+        try:
+            assert list(stream) == found
+        except BrokenFileError as error:
+            assert "do not lie together" in str(error)
+        finally:
+            stream.close()
+    assert min(outcomes.values()) > fuzzed.count("tar") // 20, outcomes
+
+
+def _resealed(data: bytes, rng: random.Random) -> bytes:
+    """Half of the time with the checksum of the first header made right again, so that the
+    damage in it is looked at."""
+    if len(data) < 512 or rng.random() < 0.5:
+        return data
+    head = data[:148] + b" " * 8 + data[156:512]
+    return data[:148] + b"%06o\0 " % sum(head) + data[156:]

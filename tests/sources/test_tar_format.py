@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from nogil_loader.sources.errors import BrokenFileError, TruncatedFileError
 from nogil_loader.sources.tar_format import is_hidden, key_and_field, plain, scan
+from tests import fuzzed
 
 FORMATS = [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT]
 
@@ -196,14 +197,14 @@ def test_keys_end_at_the_first_dot_of_the_last_component() -> None:
     ]  # fmt: skip
 
 
-def test_mutated_archives_give_documented_errors_only(fuzz_count: int) -> None:
+def test_mutated_archives_give_documented_errors_only() -> None:
     rng = random.Random(11)
     seeds = [
         archive([("a/1.jpg", b"x" * 700), ("b" * 150, b"y"), ("é", b"")], form)
         for form in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
     ] + [*BROKEN.values()]
     outcomes = {"read": 0, "refused": 0}
-    for turn in range(fuzz_count):
+    for turn in range(fuzzed.count("tar format")):
         data = bytearray(seeds[turn % len(seeds) if turn % 4 == 0 else turn % 2])
         for _ in range(rng.randint(1, 4)):
             if not data:
@@ -229,4 +230,4 @@ def test_mutated_archives_give_documented_errors_only(fuzz_count: int) -> None:
             outcomes["read"] += 1
         except BrokenFileError as error:
             outcomes["refused" if "x.tar" in str(error) else "unnamed"] += 1
-    assert min(outcomes.values()) > fuzz_count // 20, outcomes
+    assert min(outcomes.values()) > fuzzed.count("tar format") // 20, outcomes

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from nogil_loader.sources.base import Sample, Source
 from nogil_loader.sources.errors import BrokenFileError, EmptySourceError, UnsupportedMemberError
 from nogil_loader.sources.zip import Zip
+from tests import fuzzed
 
 Check = Callable[[Source], list[Sample]]
 
@@ -208,7 +209,7 @@ def test_damage_is_an_error_with_the_archive_and_the_member(tmp_path: Path) -> N
         assert "a.zip" in str(caught.value)
 
 
-def test_mutated_archives_give_documented_errors_only(tmp_path: Path, fuzz_count: int) -> None:
+def test_mutated_archives_give_documented_errors_only(tmp_path: Path) -> None:
     rng = random.Random(12)
     path = tmp_path / "a.zip"
     seeds = [
@@ -216,7 +217,7 @@ def test_mutated_archives_give_documented_errors_only(tmp_path: Path, fuzz_count
         for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2)
     ]
     outcomes = {"read": 0, "refused": 0, "unnamed": 0}
-    for turn in range(fuzz_count):
+    for turn in range(fuzzed.count("zip")):
         data = bytearray(seeds[turn % 3])
         for _ in range(rng.randint(1, 3)):
             place = rng.randrange(len(data) // 3, len(data)) if rng.random() < 0.7 else 0
@@ -233,4 +234,4 @@ def test_mutated_archives_give_documented_errors_only(tmp_path: Path, fuzz_count
         except (BrokenFileError, UnsupportedMemberError, EmptySourceError) as error:
             outcomes["refused" if "a.zip" in str(error) else "unnamed"] += 1
     assert not outcomes["unnamed"]
-    assert min(outcomes["read"], outcomes["refused"]) > fuzz_count // 20, outcomes
+    assert min(outcomes["read"], outcomes["refused"]) > fuzzed.count("zip") // 20, outcomes
