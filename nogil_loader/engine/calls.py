@@ -15,7 +15,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 
 from nogil_loader.engine.errors import FieldMissing, StageTimeout
-from nogil_loader.engine.ops import FILTER, FLAT_MAP, MAP, PROMISE, Driver, Failed, Fn, Op, Step
+from nogil_loader.engine.ops import (
+    FILTER,
+    FLAT_MAP,
+    MAP,
+    PROMISE,
+    Driver,
+    Failed,
+    Final,
+    Fn,
+    Op,
+    Step,
+)
 from nogil_loader.fallback.remote import RemoteTimeout
 
 _OURS = os.path.join(os.path.dirname(__file__), "")
@@ -141,8 +152,8 @@ def call_remote(
             values.append(None)
     try:
         results = driver.run(values, keys, step.randomness)
-    except BaseException as error:  # no process could be started, or nothing sent
-        results = [(False, error)] * len(values)
+    except BaseException as error:  # no process could be started: that is no sample's fault
+        results = [(False, Final(error))] * len(values)
     for number, (cell, (fine, value)) in enumerate(zip(cells, results, strict=True)):
         if number in missing:
             note(out, failed, missing[number])

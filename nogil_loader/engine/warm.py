@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import Protocol, TypeVar, cast, runtime_checkable
 
 T = TypeVar("T")
 
@@ -47,6 +47,15 @@ def per_worker(factory: Callable[[], Callable[..., object]]) -> PerWorker:
     [2, 3]
     """
     return PerWorker(factory)
+
+
+@runtime_checkable
+class Dismissed(Protocol):
+    """What can be told to end before it is closed."""
+
+    def dismiss(self) -> None:
+        """Do not wait for it."""
+        ...
 
 
 class Warm:
@@ -89,6 +98,9 @@ class Warm:
         """Close every object that can be closed. Idempotent."""
         with self._lock:
             made, self._all = self._all, []
+        for thing in made:  # processes end beside each other
+            if isinstance(thing, Dismissed):
+                thing.dismiss()
         for thing in made:
             close = getattr(thing, "close", None)
             if callable(close):

@@ -1,11 +1,11 @@
 """Objects to another process and back: a pickled head, and large buffers in shared memory.
 
 Guarantees
-- Buffers of arrays and bytes-like objects are copied once into shared memory and once out of
-  it; they are never pickled.
-- What arrives belongs to the receiver: nothing in it points into the shared memory.
-- A segment is unlinked when it is replaced or closed, by the process that made it, and by the
-  resource tracker if that process is killed.
+- Arrays are copied once, into shared memory, and never pickled. What arrives shows that
+  memory, may be written to, and keeps it for as long as any of it is held.
+- A large head (bytes, strings) travels through shared memory, too, not through the pipe.
+- A message that cannot be packed is not sent at all, and one that cannot be unpacked is
+  received whole: the channel stays usable.
 
 Source: pickle protocol 5 with out-of-band buffers, PEP 574.
 """
@@ -13,131 +13,98 @@ Source: pickle protocol 5 with out-of-band buffers, PEP 574.
 from __future__ import annotations
 
 import pickle
-import struct
+import threading
 import traceback
-from collections.abc import Sequence
-from contextlib import suppress
-from multiprocessing import shared_memory
+from collections.abc import Iterable
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle, send_handle
+from os import close
 
-_ALIGN = 64
-_NUMBER = struct.Struct("=q")
-_SMALLEST = 1 << 20
+import numpy as np
+
+from nogil_loader.fallback.memory import ALIGN, Reader, Writer
+
+_INLINE = 1 << 15
+"""Bytes of pickle that go through the pipe itself."""
 
 
-class Arena:
-    """A shared-memory segment that one process makes and another attaches to.
+class Channel:
+    """One end of a duplex pipe, with memory of its own for what it sends.
 
-    It grows by being replaced: the name travels with every message.
+    Any thread may send; one thread at a time may receive. ``freed`` of one end, brought to the
+    other in whatever way, is what that end may ``reuse``.
     """
 
-    def __init__(self, prefix: str | None = None) -> None:
-        """``prefix``: what the names of segments begin with, for whoever must clean up."""
-        self._memory: shared_memory.SharedMemory | None = None
-        self._own = False
-        self._prefix = prefix
-        self._made = 0
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self._sending = threading.Lock()
+        self._writer, self._reader = Writer(), Reader()
 
-    @property
-    def name(self) -> str:
-        """What the other side attaches to; empty while there is none."""
-        return "" if self._memory is None else self._memory.name
+    def send(self, value: object) -> None:
+        """Raises what pickling raises, and ``ConnectionError`` where the other end is gone."""
+        buffers: list[pickle.PickleBuffer] = []
+        head = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+        views = [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers]
+        apart = len(head) > _INLINE
+        if apart:
+            views.append(np.frombuffer(head, np.uint8))
+        places, end = [], 0
+        for view in views:
+            places.append((end, view.nbytes))
+            end += -(-view.nbytes // ALIGN) * ALIGN
+        with self._sending:
+            number = size = 0
+            descriptor: int | None = None
+            if end:
+                number, segment, descriptor = self._writer.take(end)
+                size = segment.size if descriptor is not None else 0
+                for (begin, length), view in zip(places, views, strict=True):
+                    segment.bytes[begin : begin + length] = view
+            dropped = self._writer.dropped()
+            try:
+                self.connection.send_bytes(
+                    pickle.dumps((number, size, dropped, places, b"" if apart else head))
+                )
+                if descriptor is not None:
+                    send_handle(self.connection, descriptor, 0)
+            finally:
+                if descriptor is not None:
+                    close(descriptor)
 
-    def reserve(self, size: int) -> memoryview:
-        """At least ``size`` bytes to write to."""
-        if self._memory is None or self._memory.size < size or not self._own:
-            self.close()
-            room = max(_SMALLEST, 1 << (size - 1).bit_length())
-            self._made += 1
-            name = None if self._prefix is None else f"{self._prefix}-{self._made}"
-            self._memory = shared_memory.SharedMemory(name, create=True, size=room)
-            self._own = True
-        assert self._memory.buf is not None
-        return self._memory.buf
-
-    def attach(self, name: str) -> memoryview:
-        """The segment that the other side wrote to."""
-        if self._memory is None or self._memory.name != name:
-            self.close()
-            self._memory = shared_memory.SharedMemory(name)
-            self._own = False
-        assert self._memory.buf is not None
-        return self._memory.buf
-
-    def close(self, *, orphaned: bool = False) -> None:
-        """Let the segment go; the side that made it also removes its name.
-
-        ``orphaned``: the other side, which made it, was killed.
-        """
-        memory, self._memory = self._memory, None
-        if memory is None:
-            return
-        memory.close()
-        if self._own:
-            memory.unlink()
-        elif orphaned:
-            with suppress(FileNotFoundError):
-                memory.unlink()
-
-
-class Progress:
-    """A number that one process writes and another reads, whole."""
-
-    def __init__(self, name: str | None = None) -> None:
-        self._arena = Arena()
-        if name is None:
-            self._room = self._arena.reserve(8)
+    def receive(self) -> object:
+        """The next value. ``EOFError`` where the other end is gone, perhaps in the middle of a
+        message; else what unpickling raises."""
+        try:
+            number, size, dropped, places, head = pickle.loads(self.connection.recv_bytes())
+            if size:
+                self._reader.map(number, recv_handle(self.connection), size)
+        except OSError as error:
+            raise EOFError from error
+        self._reader.drop(dropped)
+        if number:
+            room = self._reader.show(number)
+            buffers = [room[begin : begin + length] for begin, length in places]
         else:
-            self._room = self._arena.attach(name)
+            buffers = [np.empty(0, np.uint8) for _ in places]
+        if not head:
+            head = buffers.pop()
+        value: object = pickle.loads(head, buffers=buffers)
+        return value
 
-    @property
-    def name(self) -> str:
-        """What the other side attaches to."""
-        return self._arena.name
+    def freed(self) -> list[int]:
+        """Memory of the other end that nothing here shows any more, each piece told once."""
+        return self._reader.freed()
 
-    @property
-    def value(self) -> int:
-        """What was written last."""
-        number: int = _NUMBER.unpack_from(self._room)[0]
-        return number
-
-    @value.setter
-    def value(self, number: int) -> None:
-        _NUMBER.pack_into(self._room, 0, number)
+    def reuse(self, freed: Iterable[int]) -> None:
+        """What the other end has told as freed."""
+        with self._sending:
+            self._writer.free(freed)
 
     def close(self) -> None:
-        """Let go of it. Idempotent."""
-        self._room = memoryview(bytes(8))
-        self._arena.close()
-
-
-def pack(value: object, arena: Arena) -> tuple[bytes, str, list[tuple[int, int]]]:
-    """``value`` as a message: (head, name of the segment, (offset, size) of each buffer)."""
-    buffers: list[pickle.PickleBuffer] = []
-    head = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
-    views = [buffer.raw() for buffer in buffers]
-    places, end = [], 0
-    for view in views:
-        places.append((end, view.nbytes))
-        end += -(-view.nbytes // _ALIGN) * _ALIGN
-    if end:
-        room = arena.reserve(end)
-        for (offset, size), view in zip(places, views, strict=True):
-            room[offset : offset + size] = view
-    for buffer in buffers:
-        buffer.release()
-    return head, arena.name if end else "", places
-
-
-def unpack(head: bytes, name: str, places: Sequence[tuple[int, int]], arena: Arena) -> object:
-    """The value of a message, with buffers of its own."""
-    buffers: list[bytearray] = []
-    if any(size for _, size in places):
-        room = arena.attach(name)
-        buffers = [bytearray(room[offset : offset + size]) for offset, size in places]
-    else:
-        buffers = [bytearray() for _ in places]
-    value: object = pickle.loads(head, buffers=buffers)
-    return value
+        """The other end receives ``EOFError``, and only what arrays still show stays mapped.
+        Idempotent."""
+        self.connection.close()
+        self._writer, self._reader = Writer(), Reader()
 
 
 class RemoteError(RuntimeError):

@@ -148,6 +148,8 @@ class MachineCount:
     gil: bool = False
     cpu: float = 0.0
     """Seconds on a core since the run began, of every thread of the process."""
+    isolated: bool = False
+    """Whether that is a process of the run's own: ``run(isolate=True)``."""
 
 
 @dataclass(frozen=True)

@@ -155,7 +155,8 @@ def _remarks(counts: Counts) -> Iterator[str]:
     if machine.cpu > 0.0 and counts.seconds > 0.0:
         gil = "on" if machine.gil else "off"
         used = machine.cpu / counts.seconds
-        yield f"process: {used:.2f} of {machine.cores} cores used, the GIL is {gil}"
+        whose = "the run's own process" if machine.isolated else "process"
+        yield f"{whose}: {used:.2f} of {machine.cores} cores used, the GIL is {gil}"
     yield from counts.changes
     if counts.quarantined:
         yield f"skipped: {len(counts.quarantined):,}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 from collections.abc import Callable
 
@@ -10,9 +9,10 @@ import numpy as np
 import pytest
 
 import nogil_loader as nl
-from nogil_loader.fallback.remote import WorkerDied
+from nogil_loader.fallback.process import WorkerDied
 from nogil_loader.fallback.shipping import RemoteError
 from tests.fallback import ops
+from tests.fallback.test_isolated import left
 
 DATA = nl.from_sequence(range(60)).workers(2)
 
@@ -118,12 +118,11 @@ def test_what_cannot_be_sent_is_said_when_the_pipeline_is_built() -> None:
 
 
 def test_breaking_off_leaves_no_process_and_no_memory() -> None:
-    before = set(glob.glob("/dev/shm/psm_*"))
     for _ in in_processes(ops.big):
         break
     with in_processes(ops.big).run() as run:
         next(run)
-    assert set(glob.glob("/dev/shm/psm_*")) <= before
+    assert left() == []
 
 
 def test_resume_goes_on_with_the_next_batch() -> None:
