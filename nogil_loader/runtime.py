@@ -3,7 +3,8 @@
 Guarantees
 - Every function may be called from any thread at any time; none holds a lock while it works.
 - Asking costs microseconds to milliseconds; only ``gil_culprits`` starts a child process.
-- ``guard`` warns at most once per process, and only where an import switched the GIL on.
+- ``guard`` warns at most once per process, and only where an import switched the GIL on for
+  good: while any extension is being loaded the GIL is on for that moment, and says nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import sys
 import threading
 import warnings
 from dataclasses import dataclass
+from importlib.machinery import ExtensionFileLoader
 from pathlib import Path, PurePosixPath
+from types import FrameType
 
 REQUIRE = "NOGIL_LOADER_REQUIRE_NOGIL"
 
@@ -123,17 +126,39 @@ def guard() -> None:
 
     Raises ``GilRequiredError`` where ``NOGIL_LOADER_REQUIRE_NOGIL=1`` and the GIL is on, why
     ever. Else issues one ``GilWarning`` per process where an import did it, naming the module.
+    Where another thread is just loading an extension, it is for the next run to say.
     """
-    if not gil_enabled():
+    by_import = free_threaded() and not gil_asked_for()
+    if not gil_enabled() or (by_import and _loading()):
         return
     if os.environ.get(REQUIRE) == "1":
         raise GilRequiredError(f"{REQUIRE}=1, but {_why()}")
-    if free_threaded() and not gil_asked_for() and _WARNED.acquire(blocking=False):
+    if by_import and _WARNED.acquire(blocking=False):
+        why = _why()
+        if not gil_enabled() or _loading():
+            _WARNED.release()
+            return
         try:
-            warnings.warn(f"{_why()}: threads take turns", GilWarning, stacklevel=3)
+            warnings.warn(f"{why}: threads take turns", GilWarning, stacklevel=3)
         except GilWarning:
             _WARNED.release()  # warnings are errors here: the next run has to fail as well
             raise
+
+
+def _loading() -> bool:
+    """Whether some thread is inside the loading of an extension module at this moment.
+
+    CPython holds the GIL from before the module's init function until it knows what the module
+    declares (``_imp_create_dynamic_impl`` in ``Python/import.c``).
+    """
+    create = ExtensionFileLoader.create_module.__code__
+    for frame in sys._current_frames().values():
+        above: FrameType | None = frame
+        while above is not None:
+            if above.f_code is create:
+                return True
+            above = above.f_back
+    return False
 
 
 # A lock that is taken once and kept: of any number of racing threads exactly one gets it.

@@ -32,26 +32,36 @@ def python(code: str, *options: str, **env: str) -> subprocess.CompletedProcess[
     )
 
 
+EXTENSION = """
+#include <Python.h>
+static PyModuleDef_Slot slots[] = {%(slots)s {0, NULL}};
+static PyModuleDef def = {PyModuleDef_HEAD_INIT, .m_name = "%(name)s", .m_slots = slots};
+PyMODINIT_FUNC PyInit_%(name)s(void) { %(first)s return PyModuleDef_Init(&def); }
+"""
+
+
 @pytest.fixture(scope="module")
 def careless(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an extension module, ``careless``, that says nothing about the GIL."""
+    """A folder with two extension modules: ``careless`` says nothing about the GIL, ``careful``
+    does without it, and takes until ``gate.leave`` is set to be loaded."""
     compiler = shutil.which("cc")
     include = Path(sysconfig.get_path("include"))
     if compiler is None or not (include / "Python.h").exists():
         pytest.skip("needs a C compiler and Python.h")
     folder = tmp_path_factory.mktemp("careless")
-    (folder / "careless.c").write_text(
-        "#include <Python.h>\n"
-        "static PyModuleDef_Slot slots[] = {{0, NULL}};\n"
-        'static PyModuleDef def = {PyModuleDef_HEAD_INIT, .m_name = "careless",'
-        " .m_slots = slots};\n"
-        "PyMODINIT_FUNC PyInit_careless(void) { return PyModuleDef_Init(&def); }\n"
+    (folder / "gate.py").write_text(
+        "from threading import Event\ninside, leave = Event(), Event()\n"
     )
-    target = folder / f"careless{sysconfig.get_config_var('EXT_SUFFIX')}"
-    subprocess.run(
-        [compiler, "-shared", "-fPIC", f"-I{include}", folder / "careless.c", "-o", target],
-        check=True,
-    )
+    wait = 'PyRun_SimpleString("import gate; gate.inside.set(); gate.leave.wait()");'
+    for name, slots, first in [
+        ("careless", "", ""),
+        ("careful", "{Py_mod_gil, Py_MOD_GIL_NOT_USED},", wait),
+    ]:
+        source = folder / f"{name}.c"
+        source.write_text(EXTENSION % {"name": name, "slots": slots, "first": first})
+        target = folder / f"{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
+        command = [compiler, "-shared", "-fPIC", f"-I{include}", source, "-o", target]
+        subprocess.run(command, check=True)
     return folder
 
 
@@ -112,6 +122,34 @@ for t in threads: t.join()
     child = python(code, PYTHONPATH=os.pathsep.join([str(ROOT), str(careless)]))
     assert child.returncode == 0
     assert child.stderr.count("GilWarning") == 1
+    assert "importing careless switched the GIL on" in child.stderr
+
+
+@free_threaded_only
+@pytest.mark.parametrize("env", [{}, {runtime.REQUIRE: "1"}])
+def test_the_moment_in_which_another_thread_loads_an_extension_is_no_reason_to_warn(
+    careless: Path, env: dict[str, str]
+) -> None:
+    code = """
+import gate, sys, threading
+from nogil_loader import runtime
+thread = threading.Thread(target=__import__, args=("careful",))
+thread.start()
+gate.inside.wait()
+print(runtime.gil_enabled())
+runtime.guard()
+gate.leave.set()
+thread.join()
+print(runtime.gil_enabled())
+runtime.guard()
+del sys.modules["careful"]  # which would wait once more where it is tried alone
+import careless
+runtime.guard()
+"""
+    path = os.pathsep.join([str(ROOT), str(careless)])
+    ignored = "ignore:The global interpreter lock:RuntimeWarning"
+    child = python(code, "-W", "error", "-W", ignored, PYTHONPATH=path, **env)
+    assert child.stdout.split() == ["True", "False"]
     assert "importing careless switched the GIL on" in child.stderr
 
 
