@@ -28,7 +28,7 @@ from types import TracebackType
 from typing import Generic, TypeVar, cast
 
 from nogil_loader import stages
-from nogil_loader.device.transfer import Transfer, open_transfer
+from nogil_loader.device.transfer import Transfer
 from nogil_loader.engine.errors import ForkedRun, RunClosed
 from nogil_loader.engine.run import Run
 from nogil_loader.fallback.process import (
@@ -42,7 +42,7 @@ from nogil_loader.fallback.process import (
 )
 from nogil_loader.fallback.shipping import Channel, shippable_error
 from nogil_loader.observe.report import Report
-from nogil_loader.session import AnySource, Session
+from nogil_loader.session import AnySource, Session, transfer_of
 from nogil_loader.sources.base import JSON
 
 T = TypeVar("T")
@@ -93,7 +93,7 @@ class IsolatedRun(Generic[T]):
         self._batches, self._words = Channel(batches), Channel(words)
         self._transfer: Transfer[object] | None = None
         try:
-            self._transfer = _transfer(device)
+            self._transfer = transfer_of(device[0] if device else None)
             self._begin()
         except BaseException:
             self.close(0.0)
@@ -186,7 +186,10 @@ class IsolatedRun(Generic[T]):
                 self._ask("report", _ANSWER)
             if self._report is None:
                 raise RunClosed("the run is over, and its process could not tell of it any more")
-            return self._report
+            if self._transfer is None:
+                return self._report
+            counts = replace(self._report.counts, device=self._transfer.report())
+            return Report.of(counts)
 
     def _ask(self, what: object, timeout: float) -> bool:
         """Ask for a report; whether everything in the child has stopped."""
@@ -246,14 +249,6 @@ def _there(report: Report) -> Report:
     """A report that says where it comes from."""
     machine = replace(report.counts.machine, isolated=True)
     return Report.of(replace(report.counts, machine=machine))
-
-
-def _transfer(device: Sequence[stages.ToDevice]) -> Transfer[object] | None:
-    if not device:
-        return None
-    stage = device[0]
-    opened = open_transfer(stage.device, transform=stage.transform, stream=stage.stream)
-    return cast("Transfer[object]", opened)
 
 
 def _ship(source: AnySource, chain: Sequence[stages.Stage], options: Mapping[str, object]) -> bytes:

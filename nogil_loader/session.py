@@ -2,7 +2,8 @@
 
 Guarantees
 - One run has a session of its own and ends it; ``epochs`` has one for all its runs.
-- Whatever a session opened is closed once, when the last thread that uses it is gone.
+- Whatever a session opened (data, cache, the way to a device) is closed once, when the last
+  thread that uses it is gone.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from nogil_loader.caches.memory import MemoryCache
 from nogil_loader.cluster.agree import Agreed
 from nogil_loader.cluster.cores import workers_of
 from nogil_loader.cluster.detect import connect, find
-from nogil_loader.device.transfer import open_transfer
+from nogil_loader.device.transfer import Transfer, open_transfer
 from nogil_loader.engine.batches import sizeof
 from nogil_loader.engine.cached import Store
 from nogil_loader.engine.core import Point, RunStart
 from nogil_loader.engine.origin import Origin, point_of
-from nogil_loader.engine.program import AnyReader, Transferring
+from nogil_loader.engine.program import AnyReader
 from nogil_loader.engine.run import Run
 from nogil_loader.engine.threads import Threads
 from nogil_loader.engine.warm import Warm
@@ -53,6 +54,7 @@ class Session:
         self._closed = threading.Lock()
         self._asking = threading.Lock()
         self._known: Fingerprint | None = None
+        self._transfer = transfer_of(self._layout.device)
         self._reader: AnyReader | None = None
         self._base: Order = Sequential(None)
         if not isinstance(source, StreamSource):
@@ -105,22 +107,16 @@ class Session:
             processes=processes_wanted(),
         )
         stream = isinstance(reader, StreamReader)
-        keepers: tuple[Callable[[], None], ...] = (self.close,) if last else ()
         program = replace(
             program,
             warm=self._warm,
             store=self._store,
             marks=self._layout.shard is not None and self._layout.shard.remainder == "pad",
+            keepers=(self.close,) if last else (),
         )
-        device = self._layout.device
-        if device is not None:
-            transfer = open_transfer(
-                device.device, transform=device.transform, stream=device.stream
-            )
-            sending = cast("Transferring", transfer)
-            program = replace(program, transfer=sending, allocate=transfer.allocator())
-            keepers = (transfer.close, *keepers)
-        program = replace(program, keepers=keepers)
+        if self._transfer is not None:
+            allocate = self._transfer.allocator()
+            program = replace(program, transfer=self._transfer, allocate=allocate)
         whole = plan.arrange(self._layout, self._base)
         origin = Origin(
             fingerprint=partial(self._fingerprint, reader),
@@ -206,11 +202,21 @@ class Session:
         """Give back everything. Idempotent, from any thread."""
         if not self._closed.acquire(blocking=False):
             return
+        if self._transfer is not None:
+            self._transfer.close()
         self._warm.close()
         if self._store is not None:
             self._store.close()
         if self._reader is not None:
             self._reader.close()
+
+
+def transfer_of(device: stages.ToDevice | None) -> Transfer[object] | None:
+    """The way to the device on which batches end, if they do."""
+    if device is None:
+        return None
+    opened = open_transfer(device.device, transform=device.transform, stream=device.stream)
+    return cast("Transfer[object]", opened)
 
 
 def processes_wanted() -> bool:

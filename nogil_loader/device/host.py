@@ -116,7 +116,7 @@ class HostReport:
     device: str
     batches: int
     memory: int
-    """Bytes kept for batches."""
+    """Bytes made for batches, and used again for later ones."""
 
     def __str__(self) -> str:
         return f"{self.device}: {self.batches} batches, {self.memory / 1e6:.1f} MB"

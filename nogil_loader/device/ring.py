@@ -73,9 +73,9 @@ class RingReport:
     deferred: int
     """Times the side stream was made to wait for a retired batch."""
     pinned: int
-    """Pinned bytes in the ring now."""
+    """Pinned bytes that the ring made; ``close`` gives them back."""
     memory: int
-    """Device bytes in the ring now, without what ``transform`` allocates."""
+    """Device bytes that the ring made, without what ``transform`` allocates."""
 
     def __str__(self) -> str:
         text = (
@@ -86,7 +86,7 @@ class RingReport:
         if self.staged:
             text += f"; {self.staged / 1e6:.1f} MB came from ordinary memory and were copied twice"
         if self.grown:
-            text += f"; the ring grew {self.grown} times: the consumer held more batches than slots"
+            text += f"; the ring grew {self.grown} times, as more batches were held than slots"
         return text
 
 
@@ -185,8 +185,8 @@ class Arrival:
 class Ring:
     """A ``Transfer`` to one device. Use ``open_transfer`` to make the right one.
 
-    ``allocate`` and ``hand_over`` may be called by any thread, ``__call__`` by one thread
-    at a time (the run's copy thread), ``report`` and ``close`` by any.
+    Every call may come from any thread. ``__call__`` lets in one at a time: a run has one
+    copy thread, and two epochs that overlap have two.
 
     Args:
         device: where to.
@@ -216,7 +216,9 @@ class Ring:
         self._consumer = None if stream is None else device.adopt(stream)
         self._side = device.new_stream()
         self._staging = Staging(device, poison=poison)
-        self._guard = threading.Lock()  # between the copy thread and close
+        # Between the copy thread, that of an epoch that has begun early, and close: taken
+        # once a batch, and nearly always free.
+        self._guard = threading.Lock()
         self._closed = False
         self._pool = Pool()
         self._blocks: Returns[Block] = Returns()
@@ -304,7 +306,6 @@ class Ring:
                 self._set_aside.clear()
                 self._blocks.close()
                 self._pool = Pool()
-                self._memory = 0
                 self._staging.close()
         self._released.close()
         self._over.close()

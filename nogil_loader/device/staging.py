@@ -164,7 +164,7 @@ class Staging:
         self._reading: deque[Left] = deque()
         self._closed = False
         self.nbytes = 0
-        """Pinned bytes held by the ring."""
+        """Pinned bytes that were made."""
 
     def allocate(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[np.generic]:
         """An uninitialised C-ordered array in pinned memory, the caller's to write.
@@ -195,7 +195,6 @@ class Staging:
             self._returns.close()
             self._reading.clear()
             self._pool = Pool()
-            self.nbytes = 0
 
     def _collect(self) -> None:
         """Buffers that were dropped and whose copies are done become free again."""

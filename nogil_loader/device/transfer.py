@@ -12,28 +12,31 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from nogil_loader.device.batch import Batch
-from nogil_loader.device.host import HostTransfer
+from nogil_loader.device.host import HostReport, HostTransfer
 from nogil_loader.device.protocol import Device
-from nogil_loader.device.ring import SLOTS, Arrival, Ring
+from nogil_loader.device.ring import SLOTS, Arrival, Ring, RingReport
 
 _log = logging.getLogger(__name__)
 
 A = TypeVar("A")
 
+TransferReport: TypeAlias = "RingReport | HostReport"
+
 
 class Transfer(Protocol[A]):
     """The last stage of a run that ends on a device.
 
-    The run allocates the arrays of a batch with ``allocator()`` (any thread), calls the
+    A run allocates the arrays of a batch with ``allocator()`` (any thread), calls the
     transfer with each finished batch in *one* private thread, and calls ``hand_over`` with
     what came back in the thread that takes the batch, just before returning it. What has
-    not been handed over is not delivered.
+    not been handed over is not delivered. Runs that overlap, as successive epochs do, share
+    one transfer.
     """
 
     def allocator(self) -> Callable[[tuple[int, ...], npt.DTypeLike], npt.NDArray[np.generic]]:
@@ -48,8 +51,8 @@ class Transfer(Protocol[A]):
         """The batch for the calling thread, in order with that thread's stream."""
         ...
 
-    def report(self) -> object:
-        """A frozen record with ``device``, ``batches``, ``memory``; ``str`` of it is a line."""
+    def report(self) -> TransferReport:
+        """What it did so far; ``str`` of it is a line."""
         ...
 
     def close(self) -> None:

@@ -62,6 +62,7 @@ def count(
         ordered=program.core.ordered,
         quarantined=tuple(_quarantined(engine)),
         abandoned=tuple(engine.abandoned),
+        device=None if program.transfer is None else program.transfer.report(),
         changes=count_changes(core),
     )
 

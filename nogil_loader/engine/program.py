@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nogil_loader.device.transfer import Transfer
 from nogil_loader.engine.batches import Allocate
 from nogil_loader.engine.cached import Keep, Lookup, PassBy, Store
 from nogil_loader.engine.calls import on_field
@@ -31,18 +32,6 @@ AnyReader: TypeAlias = "Reader | StreamReader | MixedReader"
 
 _AHEAD = 1024
 """Units that are located at a time."""
-
-
-class Transferring(Protocol):
-    """What the engine asks of a device."""
-
-    def __call__(self, batch: object) -> object:
-        """Send a batch on its way, from the one thread that does."""
-        ...
-
-    def hand_over(self, arrival: object) -> object:
-        """The batch, for the thread that takes it."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -65,7 +54,7 @@ class Program:
     """Objects that workers have for themselves."""
     store: Store | None = None
     """The cache, if there is one."""
-    transfer: Transferring | None = None
+    transfer: Transfer[object] | None = None
     """What takes batches to a device, if anything does."""
     marks: bool = False
     """Whether samples say if they are padding, as the remainder of a shard."""

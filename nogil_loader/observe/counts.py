@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from nogil_loader.device.transfer import TransferReport
+
 SOURCE = "source"
 """An idle thread waits for a stream to yield the next sample."""
 INPUT = "input"
@@ -189,6 +191,8 @@ class Counts:
     quarantined: tuple[Quarantined, ...] = ()
     abandoned: tuple[str, ...] = ()
     """Threads that hang in an op over its timeout, each with its stack."""
+    device: TransferReport | None = None
+    """What took batches to a device, if anything did; over all epochs of ``epochs()``."""
     changes: tuple[str, ...] = ()
     """What the run changed about itself as it went, and why."""
 

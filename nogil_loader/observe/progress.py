@@ -15,7 +15,6 @@ import shutil
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
 from types import TracebackType
@@ -38,6 +37,8 @@ _PRICE = 50.0
 """A renewal that took t is followed by no other one for this many times t."""
 _RECENT = 10.0
 """Seconds that rates look back."""
+_BAR, _NARROW = 24, 6
+"""Columns of the bar, and those below which there is none."""
 
 
 class Running(Protocol[T_co]):
@@ -278,30 +279,28 @@ class Bar:
         self._live = Live(
             console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
         )
-        self._draw: Callable[[Moment], RenderableType] = draw
 
     def show(self, moment: Moment) -> None:
         """Draw it."""
         if not self._live.is_started:
             self._live.start()
-        self._live.update(self._draw(moment), refresh=True)
+        self._live.update(draw(moment, self._live.console.width), refresh=True)
 
     def close(self) -> None:
         """Leave the last drawing, and the cursor where it can be seen."""
         self._live.stop()
 
 
-def draw(moment: Moment) -> RenderableType:
-    """A moment as a table of one row."""
+def draw(moment: Moment, width: int) -> RenderableType:
+    """A moment as one row of ``width`` columns: a bar, if there is room for one, and figures,
+    which go on in a second row rather than be cut."""
     from rich.progress_bar import ProgressBar
     from rich.table import Table
     from rich.text import Text
 
-    table = Table.grid(padding=(0, 2), expand=False)
-    cells: list[RenderableType] = []
+    cells = [Text(f"{moment.batches:,} batches")]
     if moment.done is not None:
-        cells += [ProgressBar(1.0, moment.done, width=24), Text(percent(moment.done))]
-    cells.append(Text(f"{moment.batches:,} batches"))
+        cells.insert(0, Text(percent(moment.done)))
     cells.append(Text(f"{number(moment.rate)} samples/s", style="bold"))
     if moment.left is not None and moment.left > 0.0:
         cells.append(Text(f"{seconds(moment.left)} left"))
@@ -310,7 +309,10 @@ def draw(moment: Moment) -> RenderableType:
     if moment.failures:
         cells.append(Text(f"{moment.failures:,} failed, {moment.skipped:,} skipped", style="red"))
     cells.append(Text(f"limit: {moment.limit}", style="dim"))
-    for _ in cells:
-        table.add_column(no_wrap=True)
-    table.add_row(*cells)
-    return table
+    figures = Text("  ").join(cells)
+    room = width - figures.cell_len - 2
+    if moment.done is None or room < _NARROW:
+        return figures
+    row = Table.grid(padding=(0, 2, 0, 0))
+    row.add_row(ProgressBar(1.0, moment.done, width=min(_BAR, room)), figures)
+    return row

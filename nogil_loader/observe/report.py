@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from textwrap import wrap
 
 from nogil_loader.observe.counts import END, WAITS, Counts, CrewCount, StageCount
 from nogil_loader.observe.verdict import Verdict, judge, number, percent
@@ -157,6 +158,8 @@ def _remarks(counts: Counts) -> Iterator[str]:
         used = machine.cpu / counts.seconds
         whose = "the run's own process" if machine.isolated else "process"
         yield f"{whose}: {used:.2f} of {machine.cores} cores used, the GIL is {gil}"
+    if counts.device is not None:
+        yield from wrap(f"device: {counts.device}", 98, subsequent_indent="  ")
     yield from counts.changes
     if counts.quarantined:
         yield f"skipped: {len(counts.quarantined):,}"

@@ -11,7 +11,7 @@ import pytest
 
 import nogil_loader as nl
 from nogil_loader.device import transfer
-from nogil_loader.device.ring import Ring
+from nogil_loader.device.ring import Ring, RingReport
 from nogil_loader.testing.device import FakeDevice
 
 
@@ -121,22 +121,47 @@ def test_an_error_in_the_transform_reaches_the_consumer_after_earlier_batches(
     assert taken == 3
 
 
-def test_a_batch_is_assembled_where_the_device_copies_from(
+def test_a_batch_is_assembled_where_the_device_copies_from(device: FakeDevice, crew: Crew) -> None:
+    with nl.from_sequence(range(20)).map(sample).batch(4).to_device("cuda:0").run() as run:
+        for _ in run:
+            crew.note()
+        made = run.report()
+    del _
+    report = made.counts.device
+    assert isinstance(report, RingReport)
+    assert report.batches == 5
+    assert report.copied == 20 * (8 * 8 * 4 + 8)
+    assert report.staged == 0
+    assert f"device: fake: 5 batches, 0.0 MB copied, {report.memory / 1e6:.1f} MB" in str(made)
+    assert made.as_dict()["counts"]["device"]["batches"] == 5  # type: ignore[index, call-overload]
+
+
+def test_epochs_share_one_ring_that_is_closed_behind_the_last(
     device: FakeDevice, crew: Crew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rings: list[Ring] = []
 
     def noted(*args: object, **options: object) -> Ring:
-        rings.append(Ring(*args, **options))
+        rings.append(Ring(*args, **options))  # type: ignore[arg-type]
         return rings[-1]
 
     monkeypatch.setattr(transfer, "Ring", noted)
-    for _ in nl.from_sequence(range(20)).map(sample).batch(4).to_device("cuda:0"):
-        crew.note()
-    report = rings[0].report()
-    assert report.batches == 5
-    assert report.copied == 20 * (8 * 8 * 4 + 8)
-    assert report.staged == 0
+    pipeline = nl.from_sequence(range(24)).map(sample).batch(4).to_device("cuda:0")
+    stream, read = device.current_stream(), []
+    for run in pipeline.epochs(5):
+        for batch in run:
+            crew.note()
+            read.append(device.read(batch["label"], stream))
+            del batch
+        assert len(rings) == 1
+    with device.waiting():
+        device.synchronize(stream)
+    seen = [readout.value.tolist() for readout in read]
+    assert seen == 5 * [list(range(first, first + 4)) for first in range(0, 24, 4)]
+    assert rings[0].report().batches == 30
+    with pytest.raises(RuntimeError, match="the device ring is closed"):
+        rings[0]({})
+    gone(device, crew)
 
 
 def test_on_the_host_batches_are_those_of_the_plain_pipeline() -> None:

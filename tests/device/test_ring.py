@@ -291,7 +291,7 @@ def test_holding_more_batches_than_slots_grows_the_ring_and_is_reported() -> Non
     assert [int(array[0]) for array in held] == [0, 1, 2, 3, 4]
     report = ring.report()
     assert (report.held_most, report.grown) == (5, 3)
-    assert "the ring grew 3 times: the consumer held more batches than slots" in str(report)
+    assert "the ring grew 3 times, as more batches were held than slots" in str(report)
 
 
 def test_a_batch_that_was_never_taken_costs_nothing() -> None:

@@ -203,6 +203,20 @@ def test_a_terminal_with_rich_gets_a_bar_and_its_cursor_back(
     assert text.rindex(SHOW_CURSOR) > text.rindex(HIDE_CURSOR)
 
 
+@pytest.mark.parametrize("width", [200, 120, 100, 80, 60, 40])
+def test_whatever_the_width_of_the_terminal_no_figure_is_cut(width: int) -> None:
+    console = pytest.importorskip("rich.console")
+    screen = console.Console(file=io.StringIO(), width=width)
+    moment = Pace().moment(at(10.0, 400, waited=9.0, failures=12345))
+    screen.print(module.draw(moment, width))
+    lines = screen.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= width
+    words = " ".join(lines).translate(dict.fromkeys(map(ord, "━╺╸"), " ")).split()
+    figures = "40 % 40 batches 40 samples/s 15.00 s left stalled 90 % 12,345 failed, 12,345 skipped"
+    assert " ".join(words) == f"{figures} limit: nothing"
+    assert ("━" in lines[0]) == (width >= 120)
+
+
 @contextmanager
 def terminal() -> Iterator[tuple[TextIO, Callable[[], str]]]:
     """A pseudo-terminal: the stream that writes to it, and what was written, once closed."""
