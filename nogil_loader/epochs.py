@@ -9,6 +9,7 @@ Guarantees
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Generic, TypeVar, cast
@@ -37,12 +38,14 @@ class Epochs(Generic[T]):
         ordered: bool,
         resume: Mapping[str, JSON] | None,
         allow_changes: bool,
+        quarantine: str | os.PathLike[str] | None = None,
     ) -> None:
         self._count = count
         self._seed = seed
         self._ordered = ordered
         self._resume = resume
         self._allow_changes = allow_changes
+        self._quarantine = quarantine
         self._first = 0 if resume is None else State.from_json(resume).epoch
         self._lock = threading.Lock()
         self._pool = Threads()
@@ -69,6 +72,7 @@ class Epochs(Generic[T]):
                     resume=self._resume if epoch == self._first else None,
                     allow_changes=self._allow_changes,
                     ordered=self._ordered,
+                    quarantine=self._quarantine,
                     pool=self._pool,
                     exhausted=functools.partial(self.begin, epoch + 1),
                     last=False,
@@ -111,6 +115,7 @@ def epochs_of(
     ordered: bool,
     resume: Mapping[str, JSON] | None,
     allow_changes: bool,
+    quarantine: str | os.PathLike[str] | None = None,
 ) -> Iterator[Run[T]]:
     """Nothing is opened or started before the first epoch is asked for."""
-    yield from Epochs[T](source, chain, count, seed, ordered, resume, allow_changes)
+    yield from Epochs[T](source, chain, count, seed, ordered, resume, allow_changes, quarantine)

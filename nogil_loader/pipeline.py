@@ -325,6 +325,7 @@ class Pipeline(Generic[T]):
         ordered: bool = True,
         executor: Executor | None = None,
         trace: str | os.PathLike[str] | None = None,
+        quarantine: str | os.PathLike[str] | None = None,
         isolate: Literal[False] = False,
         allow_changes: bool = False,
     ) -> Run[T]: ...
@@ -338,6 +339,7 @@ class Pipeline(Generic[T]):
         resume: Mapping[str, JSON] | None = None,
         ordered: bool = True,
         trace: str | os.PathLike[str] | None = None,
+        quarantine: str | os.PathLike[str] | None = None,
         isolate: Literal[True],
         allow_changes: bool = False,
     ) -> IsolatedRun[T]: ...
@@ -351,6 +353,7 @@ class Pipeline(Generic[T]):
         ordered: bool = True,
         executor: Executor | None = None,
         trace: str | os.PathLike[str] | None = None,
+        quarantine: str | os.PathLike[str] | None = None,
         isolate: bool = False,
         allow_changes: bool = False,
     ) -> Run[T] | IsolatedRun[T]:
@@ -361,9 +364,12 @@ class Pipeline(Generic[T]):
         next batch, in the state's epoch and seed; a state of another pipeline or other data is
         refused unless ``allow_changes``. ``ordered=False``: the same batches, as they
         complete. ``executor``: the host program's own threads for the CPU work. ``trace``: a
-        file that gets a timeline of every thread, for https://ui.perfetto.dev. ``isolate``: do
-        it all in one child process, for consumers whose own Python must not be disturbed; the
-        pipeline must then consist of what can be pickled.
+        file that gets a timeline of every thread, for https://ui.perfetto.dev. ``quarantine``:
+        a file to which each sample that ``on_error="skip"`` drops is added as it happens: a
+        JSON object a line, with ``position``, ``sample``, ``stage``, ``type`` and ``message``
+        of the exception, and ``epoch``. ``isolate``: do it all in one child process, for
+        consumers whose own Python must not be disturbed; the pipeline must then consist of
+        what can be pickled.
         """
         if isolate:
             if executor is not None:
@@ -375,6 +381,7 @@ class Pipeline(Generic[T]):
                 "allow_changes": allow_changes,
                 "ordered": ordered,
                 "trace": trace,
+                "quarantine": quarantine,
             }
             return IsolatedRun(self.source, self.chain, options)
         session = Session(self.source, self.chain)
@@ -387,6 +394,7 @@ class Pipeline(Generic[T]):
                 ordered=ordered,
                 executor=executor,
                 trace=trace,
+                quarantine=quarantine,
             )
         except BaseException:
             session.close()
@@ -404,14 +412,18 @@ class Pipeline(Generic[T]):
         seed: int = 0,
         resume: Mapping[str, JSON] | None = None,
         ordered: bool = True,
+        quarantine: str | os.PathLike[str] | None = None,
         allow_changes: bool = False,
     ) -> Iterator[Run[T]]:
         """Runs of the epochs 0 … ``count - 1``, on threads that stay warm.
 
         The next epoch begins while the last batches of this one are consumed. ``resume``: a
-        state; the first run goes on where it was taken, the others follow.
+        state; the first run goes on where it was taken, the others follow. ``quarantine``: as
+        of ``run``, one file for all epochs.
         """
-        return epochs_of(self.source, self.chain, count, seed, ordered, resume, allow_changes)
+        return epochs_of(
+            self.source, self.chain, count, seed, ordered, resume, allow_changes, quarantine
+        )
 
     def __len__(self) -> int:
         """Batches (or samples) of one pass; ``TypeError`` where only running would tell."""

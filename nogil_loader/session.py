@@ -80,6 +80,7 @@ class Session:
         allow_changes: bool = False,
         executor: Executor | None = None,
         trace: str | os.PathLike[str] | None = None,
+        quarantine: str | os.PathLike[str] | None = None,
         pool: Threads | None = None,
         exhausted: Callable[[], None] | None = None,
         last: bool = True,
@@ -135,7 +136,7 @@ class Session:
             state.check(origin.fingerprint(), allow_changes=allow_changes)
         engine = Engine(
             program, self._run_start(program.order, stream, passed, point, resumed),
-            pool, executor, exhausted, trace,
+            pool, executor, exhausted, trace, quarantine,
         )  # fmt: skip
         run: Run[object] = Run(engine, origin)
         if self._layout.shard is not None and self._layout.shard.uneven == "agree":

@@ -17,6 +17,10 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 
 import pytest
+from hypothesis import Phase, settings
+
+settings.register_profile("mutants", phases=[Phase.explicit, Phase.reuse, Phase.generate])
+"""For ``ci/mutants``, which asks whether a test fails and not for the smallest example."""
 
 GRACE = 2.0
 """Seconds that a test's threads and children may take, all together, to be gone."""

@@ -26,6 +26,7 @@ import nogil_loader as nl
 from nogil_loader.cli._inspect import Inspect, Item
 from nogil_loader.cli._results import duration
 from nogil_loader.cli._terminal import Style, UsageError, table
+from nogil_loader.observe.counts import Quarantined
 from nogil_loader.sources.arrays import Arrays
 from nogil_loader.sources.base import Reader, Source
 from nogil_loader.sources.errors import BrokenFileError, EmptySourceError, UnsupportedMemberError
@@ -33,6 +34,7 @@ from nogil_loader.sources.files import Files
 from nogil_loader.sources.lines import Lines
 from nogil_loader.sources.locations import listed
 from nogil_loader.sources.parquet import Parquet
+from nogil_loader.sources.sequence import SequenceReader
 from nogil_loader.sources.store import Store
 from nogil_loader.sources.tar import Tar
 from nogil_loader.sources.zip import Zip
@@ -97,13 +99,28 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """All that the check found. ``broken``: (sample, reason)."""
+    """All that the check found."""
 
     samples: int
     seconds: float
     kinds: dict[str, Kind]
-    broken: list[tuple[str, str]]
+    broken: list[Quarantined]
     limit: str
+
+
+class Numbers(SequenceReader):
+    """The numbers of an opened source's samples, called by the samples' own names."""
+
+    def __init__(self, named: Reader) -> None:
+        super().__init__(range(len(named)))
+        self._named = named
+
+    def open(self) -> Numbers:
+        """It is its own source."""
+        return self
+
+    def ref(self, index: int) -> object:
+        return self._named.ref(index)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -114,16 +131,14 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"cannot write {args.quarantine}: no such folder")
     reader, unopened = open_whole(args.data)
     ending = "json" if args.data.endswith((".jsonl", ".jsonl.gz")) else "txt"
+    if args.quarantine:
+        with args.quarantine.open("w", encoding="utf-8", errors="backslashreplace") as file:
+            file.writelines(bad.as_line() for bad in unopened)
     try:
-        found = check(reader, args.decode, args.workers, ending)
+        found = check(reader, args.decode, args.workers, ending, args.quarantine)
     finally:
         reader.close()
     found.broken[:0] = unopened
-    if args.quarantine:
-        with args.quarantine.open("w", encoding="utf-8", errors="surrogateescape") as file:
-            for sample, reason in found.broken:
-                line = json.dumps({"sample": sample, "error": reason}, ensure_ascii=False)
-                file.write(line + "\n")
     if args.json:
         print(json.dumps(as_json(found), indent=2))
     else:
@@ -145,8 +160,8 @@ def open_data(data: str) -> Reader:
     return reader
 
 
-def open_whole(data: str) -> tuple[Reader, list[tuple[str, str]]]:
-    """A reader over every shard that can be opened, and the others with their reasons."""
+def open_whole(data: str) -> tuple[Reader, list[Quarantined]]:
+    """A reader over every shard that can be opened, and the others."""
     try:
         return open_data(data), []
     except UsageError:
@@ -162,15 +177,15 @@ def open_whole(data: str) -> tuple[Reader, list[tuple[str, str]]]:
 
 def sort_out(
     make: Callable[[str], Source], shards: list[str]
-) -> tuple[list[str], list[tuple[str, str]]]:
+) -> tuple[list[str], list[Quarantined]]:
     """The shards that can be opened alone, and those that can't, with their reasons."""
     good: list[str] = []
-    broken: list[tuple[str, str]] = []
+    broken: list[Quarantined] = []
     for shard in shards:
         try:
             make(shard).open().close()
         except (BrokenFileError, EmptySourceError, UnsupportedMemberError, OSError) as error:
-            broken.append((shard, f"{type(error).__name__}: {error}"))
+            broken.append(Quarantined(None, shard, "open", type(error).__name__, str(error)))
         else:
             good.append(shard)
     return good, broken
@@ -207,24 +222,32 @@ def source_of(data: str) -> Source:
     raise UsageError(f"{data} is no folder and does not end in {', '.join(BY_ENDING)}")
 
 
-def check(reader: Reader, decode: bool, workers: int | None, ending: str = "") -> Findings:
+def check(
+    reader: Reader,
+    decode: bool,
+    workers: int | None,
+    ending: str = "",
+    quarantine: Path | None = None,
+) -> Findings:
     """Read every sample of an opened source; progress goes to standard error.
 
-    ``ending`` is that of content that comes without a name, as lines do.
+    ``ending`` is that of content that comes without a name, as lines do. ``quarantine``: a file
+    to which broken samples are added as they are found.
     """
     op = Inspect(reader, decode, ending)
-    pipeline = nl.from_sequence(range(len(reader))).map(
+    numbers: nl.Pipeline[int] = nl.Pipeline(Numbers(reader))
+    pipeline = numbers.map(
         op, threads=reader.threads, on_error="skip", name="inspect"
     )
     pipeline = pipeline.batch(64, collate=list).workers(workers)
     kinds: dict[str, Kind] = {}
-    with pipeline.run() as run, nl.progress(run) as batches:
+    with pipeline.run(quarantine=quarantine) as run, nl.progress(run) as batches:
         for batch in batches:
             assert isinstance(batch, list)
             for item in chain.from_iterable(batch):
                 kinds.setdefault(item.kind, Kind()).add(item)
         report = run.report()
-    broken = [(str(reader.ref(bad.position)), bad.error) for bad in report.counts.quarantined]
+    broken = list(report.counts.quarantined)
     return Findings(len(reader), report.counts.seconds, kinds, broken, report.verdict.name)
 
 
@@ -250,7 +273,7 @@ def render(found: Findings, style: Style) -> str:
     if not found.broken:
         return "\n".join([*lines, "", style.good("Nothing is broken.")])
     lines += ["", style.bad(f"{len(found.broken):,} broken:")]
-    lines += [f"  {sample}\n    {reason}" for sample, reason in found.broken[:SHOWN]]
+    lines += [f"  {bad.sample}\n    {bad.error}" for bad in found.broken[:SHOWN]]
     if len(found.broken) > SHOWN:
         lines.append(f"  and {len(found.broken) - SHOWN:,} more: --quarantine FILE lists them all")
     return "\n".join(lines)
@@ -285,5 +308,5 @@ def as_json(found: Findings) -> dict[str, object]:
         "samples_per_second": found.samples / found.seconds,
         "limit": found.limit,
         "kinds": {name: asdict(kind) for name, kind in found.kinds.items()},
-        "broken": [{"sample": sample, "error": error} for sample, error in found.broken],
+        "broken": [asdict(bad) for bad in found.broken],
     }

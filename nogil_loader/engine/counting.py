@@ -13,10 +13,10 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from nogil_loader.engine.core import Core
-from nogil_loader.engine.core.block import unit_of
 from nogil_loader.engine.core.segment import Segment
 from nogil_loader.engine.meters import OpCount, WorkerMeter, merge
 from nogil_loader.engine.program import Places
+from nogil_loader.engine.quarantine import quarantined
 from nogil_loader.observe.counts import (
     WAITS,
     ConsumerCount,
@@ -24,7 +24,6 @@ from nogil_loader.observe.counts import (
     CrewCount,
     MachineCount,
     MemoryCount,
-    Quarantined,
     StageCount,
     StreamCount,
 )
@@ -60,7 +59,9 @@ def count(
         machine=machine,
         collated=sum(meter.collate.seconds for meter in meters),
         ordered=program.core.ordered,
-        quarantined=tuple(_quarantined(engine)),
+        quarantined=tuple(
+            bad for level in core.levels for bad in quarantined(level, program, Places(program))
+        ),
         abandoned=tuple(engine.abandoned),
         device=None if program.transfer is None else program.transfer.report(),
         changes=count_changes(core),
@@ -162,16 +163,3 @@ def _count_stream(engine: Engine, now: float) -> StreamCount | None:
     end = now if feed.stopped is None else feed.stopped
     paused = feed.waited(end)
     return StreamCount(max(0.0, end - feed.begun - paused), paused)
-
-
-def _quarantined(engine: Engine) -> Iterable[Quarantined]:
-    places = Places(engine.program)
-    for level in engine.core.levels:
-        for skip in list(level.skipped):
-            unit = unit_of(skip.ident)
-            yield Quarantined(
-                position=places.position(unit),
-                sample=str(places.ref(unit)),
-                stage=level.spec.ops[skip.op].name,
-                error=f"{type(skip.error).__name__}: {skip.error}",
-            )

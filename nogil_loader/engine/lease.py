@@ -73,6 +73,7 @@ class Keeper:
                 engine.lock.release()
             for kind in wakes:
                 engine.wake(kind)
+            engine.write_skipped()
             rest = self._until - monotonic()
             if rest > 0:
                 self._lock.acquire(timeout=-1 if rest == float("inf") else min(rest, 1e6))

@@ -172,7 +172,7 @@ class Run(Generic[T]):
 
     def _end(self, delivery: Delivery) -> None:
         self._stop_clock()
-        self._engine.write_trace()
+        self._engine.write_out()
         if delivery.failure is not None:
             self._fail(delivery.failure)
         self._ended = True
@@ -286,7 +286,7 @@ class Run(Generic[T]):
         self._finalizer.detach()
         gone = self._engine.stop(_GRACE if timeout is None else timeout)
         self._discard()
-        self._engine.write_trace()
+        self._engine.write_out()
         return gone
 
     def _discard(self) -> None:
@@ -336,4 +336,4 @@ def _forget(engine: Engine, pid: int) -> None:
         engine.abandon()
     else:
         engine.stop(_AT_EXIT)
-    engine.write_trace()
+    engine.write_out()

@@ -35,6 +35,7 @@ from nogil_loader.engine.feed import Feed
 from nogil_loader.engine.lease import Keeper
 from nogil_loader.engine.meters import WorkerMeter
 from nogil_loader.engine.program import Places, Program, bind_steps
+from nogil_loader.engine.quarantine import QuarantineFile
 from nogil_loader.engine.steps import Slot as WorkerSlot
 from nogil_loader.engine.steps import carry, course, hurry
 from nogil_loader.engine.threads import Threads
@@ -73,10 +74,12 @@ class Engine:
         host: Executor | None = None,
         exhausted: Callable[[], None] | None = None,
         trace: str | os.PathLike[str] | None = None,
+        quarantine: str | os.PathLike[str] | None = None,
     ) -> None:
         self.program = program
-        self.core = Core(program.core, start)
-        self.trace = None if trace is None else open_trace(trace, self.core)
+        self.core = core = Core(program.core, start)
+        self.trace = None if trace is None else open_trace(trace, core)
+        self.quarantine = None if quarantine is None else QuarantineFile(quarantine, core, program)
         self.lock = threading.Lock()
         self.making = threading.Lock()
         """Held while the arrays of a batch are made."""
@@ -102,7 +105,12 @@ class Engine:
         """Whether ``collect`` has more to look at than credits and settled futures."""
         self.weighs = program.core.memory is not None
         """Whether samples are weighed, for there is a byte budget."""
-        self.watchful = self.keeper is not None or exhausted is not None or _has_futures(program)
+        self.watchful = (
+            self.keeper is not None
+            or exhausted is not None
+            or quarantine is not None
+            or _has_futures(program)
+        )
         """Whether workers have more to look at between two blocks."""
         self.abandoned: list[str] = []
         self.hired = [0] * len(program.core.workers)
@@ -156,6 +164,7 @@ class Engine:
     def _live(self, life: Callable[[], None]) -> None:
         try:
             life()
+            self.write_skipped()
         except BaseException as error:
             self.fail(error)
         finally:
@@ -168,6 +177,8 @@ class Engine:
             self.members -= 1
             last = self.members == 0
         if last:
+            if self.quarantine is not None:
+                self.quarantine.close()
             for keeper in self.program.keepers:
                 keeper()
             if self.own_pool:
@@ -267,8 +278,14 @@ class Engine:
         self.queue.put(None)
         self.wake_all()
 
-    def write_trace(self) -> None:
+    def write_skipped(self) -> None:
+        """Add what was skipped since the last time to the file, if there is one."""
+        if self.quarantine is not None:
+            self.quarantine.write()
+
+    def write_out(self) -> None:
         """The run is over, as far as its consumer is concerned. Idempotent."""
+        self.write_skipped()
         if self.trace is not None:
             self.trace.write()
 
@@ -406,6 +423,7 @@ def _look_around(engine: Engine, task: Task | None) -> None:
         _watch(engine, task, task.block.out or [])
     if engine.keeper is not None:
         engine.keeper.nudge()
+    engine.write_skipped()
     if engine.exhausted is not None and engine.core.ahead.exhausted:
         _begin_next(engine)
 

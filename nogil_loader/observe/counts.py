@@ -9,8 +9,9 @@ Guarantees
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from nogil_loader.device.transfer import TransferReport
 
@@ -156,15 +157,31 @@ class MachineCount:
 
 @dataclass(frozen=True)
 class Quarantined:
-    """A sample that was dropped because an op raised, under ``on_error="skip"``."""
+    """A sample that was dropped because an op raised, under ``on_error="skip"``.
 
-    position: int
-    """In the epoch's global order."""
+    >>> bad = Quarantined(7, "train/cat/7.jpg", "decode", "ValueError", "no picture")
+    >>> bad.error
+    'ValueError: no picture'
+    """
+
+    position: int | None
+    """In the epoch's global order; None for a whole file that could not be opened."""
     sample: str
     """Its reference: a path, a shard's member, a row."""
     stage: str
-    error: str
-    """Type and message of the exception."""
+    type: str
+    """Of the exception: the name of its class."""
+    message: str
+    epoch: int = 0
+
+    @property
+    def error(self) -> str:
+        """Type and message of the exception."""
+        return f"{self.type}: {self.message}"
+
+    def as_line(self) -> str:
+        """One line of a quarantine file: JSON, and a newline."""
+        return json.dumps(asdict(self), ensure_ascii=False) + "\n"
 
 
 @dataclass(frozen=True)

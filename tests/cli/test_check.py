@@ -58,8 +58,9 @@ def test_what_is_broken_is_named_and_the_rest_is_counted(pictures: Path, tmp_pat
     assert out.startswith("8 samples, ")
     assert "48x64x3 (4), 64x48x3 (2); uint8" in out
     assert "2 broken:" in out
-    entries = map(json.loads, bad.read_text().splitlines())
-    listed = {Path(one["sample"]).name: one["error"] for one in entries}
+    entries = list(map(json.loads, bad.read_text().splitlines()))
+    assert all(one["stage"] == "inspect" and one["type"] for one in entries)
+    listed = {Path(one["sample"]).name: one["message"] for one in entries}
     assert set(listed) == {"cut.jpg", "words.jpg"}
     assert "ends before the picture does" in listed["cut.jpg"]
     assert "no picture of a known format" in listed["words.jpg"]
@@ -80,8 +81,8 @@ def test_members_of_tar_shards_are_decoded_by_content(tmp_path: Path) -> None:
     media.write_tar(tmp_path / "shards" / "1.tar", [("c.wav", sound), ("c.txt", b"hello")])
     found = findings(tmp_path / "shards")
     assert found.samples == 3
-    assert [reason.partition(":")[0] for _, reason in found.broken] == ["DecodeError"]
-    assert "b" in found.broken[0][0]
+    assert [bad.type for bad in found.broken] == ["DecodeError"]
+    assert "b" in found.broken[0].sample
     counts = {name: kind.count for name, kind in found.kinds.items()}
     assert counts == {"JPEG": 1, "json": 1, "WAV": 1, "txt": 1}
     assert found.kinds["WAV"].seconds == pytest.approx(0.5)
@@ -98,7 +99,7 @@ def test_a_member_whose_checksum_is_wrong_does_not_end_the_check(tmp_path: Path)
     path.write_bytes(data)
     found = findings(path)
     assert len(found.broken) == 1
-    assert "two.txt" in found.broken[0][0]
+    assert "two.txt" in found.broken[0].sample
     assert found.kinds["txt"].count == 2
 
 
@@ -127,9 +128,9 @@ def test_a_shard_that_cannot_be_opened_is_broken_and_the_others_are_read(tmp_pat
     code, out, _ = run(str(shards), "--json")
     found = json.loads(out)
     assert (code, found["samples"]) == (1, 10)
-    ((sample, reason),) = [(bad["sample"], bad["error"]) for bad in found["broken"]]
-    assert sample == str(cut)
-    assert reason.startswith("TruncatedFileError: ")
+    (bad,) = found["broken"]
+    assert (bad["sample"], bad["type"]) == (str(cut), "TruncatedFileError")
+    assert bad["position"] is None
 
 
 @pytest.mark.parametrize("what", ["missing", "empty", "odd.xyz", "cut.tar"])

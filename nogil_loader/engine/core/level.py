@@ -230,8 +230,10 @@ class Level:
                 self.kept += rest.count
             self.front = block.stop
             self._judge(block, now)
-            if every is not None and self.front % every == 0 and self.grouper is not None:
-                self._close(self.grouper.boundary(), (), 0)
+            if every is None or self.front % every or self.grouper is None:
+                continue
+            if self.failure is None:  # what a failure cuts short is no group
+                self._close(self.grouper.boundary())
 
     def deliver_early(self, block: Block) -> None:
         """Completion order: deliver now; the frontier only keeps count."""
@@ -272,14 +274,14 @@ class Level:
     def close_open(self) -> None:
         """The first member of the open group has waited long enough."""
         if self.grouper is not None:
-            self._close(self.grouper.boundary(), (), 0)
+            self._close(self.grouper.boundary())
         self.since = None
 
     def finish(self) -> None:
         """Every unit that there will be was judged: close what is open."""
         self.ended = True
         if self.failure is None and self.grouper is not None:
-            self._close(self.grouper.flush(), (), 0)
+            self._close(self.grouper.flush())
 
     @property
     def over(self) -> bool:
@@ -439,7 +441,7 @@ class Level:
                 self.loose[ordinal] = (cell, ident, size)
         self._close(grouper.push(len(cells), sizes), ids, begin)
 
-    def _close(self, groups: Sequence[Group], ids: Sequence[Ident], begin: int) -> None:
+    def _close(self, groups: Sequence[Group], ids: Sequence[Ident] = (), begin: int = 0) -> None:
         for group in groups:
             if self.spec.neighbours:
                 self._close_neighbours(group)
