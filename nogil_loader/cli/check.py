@@ -236,9 +236,7 @@ def check(
     """
     op = Inspect(reader, decode, ending)
     numbers: nl.Pipeline[int] = nl.Pipeline(Numbers(reader))
-    pipeline = numbers.map(
-        op, threads=reader.threads, on_error="skip", name="inspect"
-    )
+    pipeline = numbers.map(op, threads=reader.threads, on_error="skip", name="inspect")
     pipeline = pipeline.batch(64, collate=list).workers(workers)
     kinds: dict[str, Kind] = {}
     with pipeline.run(quarantine=quarantine) as run, nl.progress(run) as batches:

@@ -43,6 +43,8 @@ class _Node(Protocol):
 
     def write(self, row: int, values: Sequence[object]) -> None: ...
 
+    def kept(self, values: Sequence[object]) -> int: ...
+
     def result(self, rows: int) -> object: ...
 
 
@@ -62,6 +64,9 @@ class _Arrays:
                 raise _MisfitError
             array[row] = value
             row += 1
+
+    def kept(self, values: Sequence[object]) -> int:
+        return 0  # they were copied
 
     def result(self, rows: int) -> object:
         return self.array if rows == len(self.array) else self.array[:rows]
@@ -94,6 +99,9 @@ class _Numbers:
         except OverflowError:
             raise _MisfitError from None
 
+    def kept(self, values: Sequence[object]) -> int:
+        return 0
+
     def result(self, rows: int) -> object:
         return self.array if rows == len(self.array) else self.array[:rows]
 
@@ -115,6 +123,9 @@ class _Objects:
                     "map(fn, in_flight=n), n being how many may be unsettled at once"
                 )
         self.values[row : row + len(values)] = values
+
+    def kept(self, values: Sequence[object]) -> int:
+        return sum(map(sizeof, values))
 
     def result(self, rows: int) -> object:
         return self.values if rows == len(self.values) else self.values[:rows]
@@ -143,6 +154,11 @@ class _Fields:
         if row == 0:
             self.keys = list(values[0])  # type: ignore[call-overload]
 
+    def kept(self, values: Sequence[object]) -> int:
+        columns = self.columns
+        sizes = [node.kept([v[k] for v in values]) for k, node in columns]  # type: ignore[index]
+        return sum(sizes)
+
     def result(self, rows: int) -> object:
         columns = {key: node.result(rows) for key, node in self.columns}
         return {key: columns[key] for key in self.keys}
@@ -163,6 +179,11 @@ class _Items:
                 raise _MisfitError
         for number, node in enumerate(self.columns):
             node.write(row, [value[number] for value in values])  # type: ignore[index]
+
+    def kept(self, values: Sequence[object]) -> int:
+        columns = enumerate(self.columns)
+        sizes = [node.kept([v[n] for v in values]) for n, node in columns]  # type: ignore[index]
+        return sum(sizes)
 
     def result(self, rows: int) -> object:
         items = [node.result(rows) for node in self.columns]
@@ -228,6 +249,12 @@ class BatchBuffer:
             self._write_each(node, row, values)
         return allocated
 
+    def kept(self, values: Sequence[object]) -> int:
+        """Bytes of values that were written as they are, and not copied into arrays."""
+        if self._node is None or self.misfit:
+            return 0
+        return self._node.kept(values)
+
     def _write_each(self, node: _Node, row: int, values: Sequence[object]) -> None:
         for value in values:
             try:
@@ -287,18 +314,18 @@ class BatchBuffer:
 
 def stack(
     cells: Sequence[object], name: Callable[[int], str], allocate: Allocate, lock: Lock
-) -> tuple[object, int]:
-    """A batch of samples that are all there, and the bytes it took."""
+) -> object:
+    """A batch of samples that are all there."""
     buffer = BatchBuffer(len(cells), allocate, lock)
-    size = buffer.write(0, cells)
+    buffer.write(0, cells)
     if buffer.misfit:
         raise buffer.explain(len(cells), name)
-    return buffer.result(len(cells)), size
+    return buffer.result(len(cells))
 
 
 def stack_plain(cells: Sequence[object]) -> object:
     """A batch of samples in ordinary memory; rows are called by their numbers in errors."""
-    return stack(cells, _row_name, np.empty, Lock())[0]
+    return stack(cells, _row_name, np.empty, Lock())
 
 
 def _row_name(row: int) -> str:

@@ -8,15 +8,14 @@ Guarantees
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from nogil_loader.engine.core import Core
+from nogil_loader.engine.core.block import unit_of
 from nogil_loader.engine.core.segment import Segment
-from nogil_loader.engine.meters import OpCount, WorkerMeter, merge
-from nogil_loader.engine.program import Places
-from nogil_loader.engine.quarantine import quarantined
+from nogil_loader.engine.program import Places, Program
 from nogil_loader.observe.counts import (
     WAITS,
     ConsumerCount,
@@ -24,9 +23,11 @@ from nogil_loader.observe.counts import (
     CrewCount,
     MachineCount,
     MemoryCount,
+    Quarantined,
     StageCount,
     StreamCount,
 )
+from nogil_loader.observe.meters import OpCount, WorkerMeter, merge
 
 if TYPE_CHECKING:
     from nogil_loader.engine.workers import Engine
@@ -59,9 +60,7 @@ def count(
         machine=machine,
         collated=sum(meter.collate.seconds for meter in meters),
         ordered=program.core.ordered,
-        quarantined=tuple(
-            bad for level in core.levels for bad in quarantined(level, program, Places(program))
-        ),
+        quarantined=tuple(quarantined(core, program)),
         abandoned=tuple(engine.abandoned),
         device=None if program.transfer is None else program.transfer.report(),
         changes=count_changes(core),
@@ -163,3 +162,18 @@ def _count_stream(engine: Engine, now: float) -> StreamCount | None:
     end = now if feed.stopped is None else feed.stopped
     paused = feed.waited(end)
     return StreamCount(max(0.0, end - feed.begun - paused), paused)
+
+
+def quarantined(core: Core, program: Program, begin: int = 0) -> Iterator[Quarantined]:
+    """What was skipped so far, in the order of judging, but for the first so many."""
+    places = Places(program)
+    for skip in core.skipped[begin:]:
+        unit = unit_of(skip.ident)
+        yield Quarantined(
+            position=places.position(unit),
+            sample=str(places.ref(unit)),
+            stage=program.ops[skip.level][skip.op].name,
+            type=type(skip.error).__name__,
+            message=str(skip.error),
+            epoch=program.epoch,
+        )

@@ -172,7 +172,11 @@ class Run(Generic[T]):
 
     def _end(self, delivery: Delivery) -> None:
         self._stop_clock()
-        self._engine.write_out()
+        self._engine.write_trace()
+        try:
+            self._engine.write_skipped()
+        except OSError as error:
+            delivery.failure = Failure(-1, -1, -1, error)
         if delivery.failure is not None:
             self._fail(delivery.failure)
         self._ended = True
@@ -286,7 +290,9 @@ class Run(Generic[T]):
         self._finalizer.detach()
         gone = self._engine.stop(_GRACE if timeout is None else timeout)
         self._discard()
-        self._engine.write_out()
+        self._engine.write_trace()
+        if self._over is None:
+            self._engine.write_skipped()
         return gone
 
     def _discard(self) -> None:
@@ -336,4 +342,4 @@ def _forget(engine: Engine, pid: int) -> None:
         engine.abandon()
     else:
         engine.stop(_AT_EXIT)
-    engine.write_out()
+    engine.write_trace()

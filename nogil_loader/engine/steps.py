@@ -29,8 +29,8 @@ from nogil_loader.engine.calls import (
 from nogil_loader.engine.core import Block, Ident, Task
 from nogil_loader.engine.core.block import AGAIN, RESOLVE, SUBSTITUTE, Pending, as_tuple
 from nogil_loader.engine.errors import UndeclaredFuture
-from nogil_loader.engine.meters import OpMeter
 from nogil_loader.engine.ops import FILTER, FLAT_MAP, MAP, PROMISE, Failed, Final, Fn, Step
+from nogil_loader.observe.meters import OpMeter
 
 
 class Slot:

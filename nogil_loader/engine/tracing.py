@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from nogil_loader.engine.core import Core, Task
-from nogil_loader.engine.meters import WorkerMeter
 from nogil_loader.observe.counts import WAITS
+from nogil_loader.observe.meters import WorkerMeter
 from nogil_loader.observe.trace import Lane, Trace
 
 BATCH = "batch"

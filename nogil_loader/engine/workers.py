@@ -31,15 +31,16 @@ from nogil_loader.engine.core.idle import idle_reason
 from nogil_loader.engine.core.level import Closed, Slot
 from nogil_loader.engine.core.segment import Segment
 from nogil_loader.engine.core.task import Rows
+from nogil_loader.engine.counting import quarantined
 from nogil_loader.engine.feed import Feed
 from nogil_loader.engine.lease import Keeper
-from nogil_loader.engine.meters import WorkerMeter
 from nogil_loader.engine.program import Places, Program, bind_steps
-from nogil_loader.engine.quarantine import QuarantineFile
 from nogil_loader.engine.steps import Slot as WorkerSlot
 from nogil_loader.engine.steps import carry, course, hurry
 from nogil_loader.engine.threads import Threads
 from nogil_loader.engine.tracing import note, open_trace
+from nogil_loader.observe.meters import WorkerMeter
+from nogil_loader.observe.quarantine import QuarantineFile
 from nogil_loader.sources.base import StreamReader
 
 _TRIES = 200
@@ -79,7 +80,11 @@ class Engine:
         self.program = program
         self.core = core = Core(program.core, start)
         self.trace = None if trace is None else open_trace(trace, core)
-        self.quarantine = None if quarantine is None else QuarantineFile(quarantine, core, program)
+        self.quarantine = (
+            None
+            if quarantine is None
+            else QuarantineFile(quarantine, partial(quarantined, core, program))
+        )
         self.lock = threading.Lock()
         self.making = threading.Lock()
         """Held while the arrays of a batch are made."""
@@ -231,9 +236,12 @@ class Engine:
         return self.feed is not None and self.feed.news
 
     def wake(self, kind: int) -> bool:
-        """Release one parked thread of a kind."""
+        """Release one parked thread of a kind: the one that has rested longest.
+
+        On 3.13t what a thread made and another dropped is freed when its maker next runs.
+        """
         try:
-            sleeper = self.parked[kind].pop()
+            sleeper = self.parked[kind].popleft()
         except IndexError:
             return False
         sleeper.lock.release()
@@ -280,20 +288,17 @@ class Engine:
 
     def write_skipped(self) -> None:
         """Add what was skipped since the last time to the file, if there is one."""
-        if self.quarantine is not None:
+        if self.quarantine is not None and len(self.core.skipped) > self.quarantine.written:
             self.quarantine.write()
 
-    def write_out(self) -> None:
+    def write_trace(self) -> None:
         """The run is over, as far as its consumer is concerned. Idempotent."""
-        self.write_skipped()
         if self.trace is not None:
             self.trace.write()
 
     def stop(self, timeout: float | None) -> bool:
         """Signal the end and wait for the threads; whether they are all gone in time."""
         self.abandon()
-        if self.feed is not None:
-            self.feed.stop()
         here = threading.get_ident()
         if any(slot.ident == here for slot in self.slots):
             return False
@@ -524,9 +529,10 @@ def _write_rows(engine: Engine, worker: Worker, task: Task, block: Block) -> Non
         except BaseException as error:
             buffer.spoil(row, error)
             allocated = 0
+        if engine.weighs:
+            allocated += buffer.kept(part)
         if allocated:
-            slot.size = allocated
-            task.allocated += allocated
+            task.growth = [*task.growth, (slot, allocated)]
         if buffer.misfit:
             slot.misfit = True
 
@@ -544,10 +550,10 @@ def _collate(engine: Engine, worker: Worker, task: Task, closed: Closed) -> None
         cells = list(map(finished, closed.cells)) if closed.level else closed.cells
         if collate is not None:
             task.value = collate(cells, closed.layout)
-            if engine.program.core.memory is not None:
-                task.allocated = sizeof(task.value)
         else:
-            task.value, task.allocated = stack(cells, names, engine.program.allocate, engine.making)
+            task.value = stack(cells, names, engine.program.allocate, engine.making)
+        if engine.weighs:
+            task.allocated = sizeof(task.value)
     except BaseException as error:
         task.failed = [(0, error)]
     worker.meter.collate.add(len(closed.cells), perf_counter() - begun, len(task.failed))

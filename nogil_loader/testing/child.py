@@ -21,6 +21,7 @@ from typing import TypeAlias
 Test: TypeAlias = "Callable[[], None]"
 
 _INSIDE = "NOGIL_LOADER_TEST_CHILD"
+"""Set: this is the child already, or one that should do without (``ci/mutants``)."""
 
 
 def in_child(deadline: float = 20.0, exit_status: int = 0) -> Callable[[Test], Test]:

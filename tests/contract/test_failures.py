@@ -426,3 +426,40 @@ def test_a_collate_function_that_fails_is_raised_in_its_turn() -> None:
         assert "collate" in notes(error)
     else:
         raise AssertionError("no error")
+
+
+@in_child()
+def test_a_length_of_a_bucket_or_tokens_that_cannot_be_packed_end_the_run() -> None:
+    def length(value: int) -> int:
+        if value == 5:
+            raise Broken("no length")
+        return 1
+
+    numbers = nl.from_sequence(range(9))
+    tokens = numbers.map(lambda value: np.zeros(3 if value != 5 else 99, np.int64))
+    for chain in (numbers.bucket(length, [2, 4], 2), tokens.pack(4)):
+        run = chain.workers(2).run()
+        try:
+            while run.next(timeout=10) is not None:
+                pass
+        except (Broken, ValueError) as error:
+            assert "position 5" in notes(error)
+            assert run.close()
+        else:
+            raise AssertionError("no error")
+
+
+def one_in_ten_thousand(value: int) -> int:
+    if value % 10_000 == 77:
+        raise Broken(value)
+    return value
+
+
+@in_child()
+def test_one_failure_in_ten_thousand_is_listed_once_and_in_position_order() -> None:
+    chain = nl.from_sequence(range(200_000)).shuffle(seed=2)
+    bad = [position for position, value in enumerate(chain) if value % 10_000 == 77]
+    chain = chain.map(one_in_ten_thousand, on_error="skip").batch(256)
+    with chain.workers(3).run() as run:
+        assert sum(len(batch) for batch in run) == 200_000 - 20
+        assert [each.position for each in run.report().counts.quarantined] == bad

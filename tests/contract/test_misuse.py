@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import pytest
 
 import nogil_loader as nl
+from nogil_loader.testing.child import in_child
 
 numbers = nl.from_sequence(range(10))
 stream = nl.from_iterable(lambda: iter(range(10)))
@@ -73,3 +75,17 @@ def test_misuse_is_refused_and_the_cure_named(case: str) -> None:
         build()
     assert type(caught.value) is kind
     assert cure in str(caught.value)
+
+
+@in_child()
+def test_a_pipeline_that_only_the_run_can_refuse_is_refused_when_it_starts() -> None:
+    for chain, kind in (
+        (nl.from_files("no such folder"), FileNotFoundError),
+        (nl.from_tar("no such.tar"), FileNotFoundError),
+    ):
+        try:
+            chain.run()
+        except kind:
+            continue
+        raise AssertionError(f"{chain!r} was started")
+    assert threading.active_count() == 1

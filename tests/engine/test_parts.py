@@ -70,7 +70,7 @@ def test_a_failure_cuts_off_its_cell_and_all_behind_it(
     index = data.draw(st.integers(0, total - 1))
     ident = block.ident(index)
     block.out = list(range(total))
-    block.skips = [Skip(block.ident(n), 0, ValueError()) for n in range(total) if n != index]
+    block.skips = [Skip(0, block.ident(n), 0, ValueError()) for n in range(total) if n != index]
     block.truncate(index, Failure(0, ident, 0, ValueError()))
     assert len(block.cells or ()) == len(block.out) == index
     assert block.stop == unit_of(ident) + 1

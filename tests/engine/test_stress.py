@@ -1,7 +1,8 @@
 """Real threads, 1 to 32 of them: random op times, failures, breaks and closes.
 
-Each case is drawn by a printed seed and held against a plain loop. In a child process, for a
-hang is a failure; with the GIL under a switch interval of a microsecond.
+Each case is drawn by a printed seed and held against a plain loop: a minute in all, an hour
+with ``NOGIL_LOADER_SOAK=1``, and the same cases again with ``NOGIL_LOADER_SEED=…``. In a child
+process, for a hang is a failure; with the GIL under a switch interval of a microsecond.
 """
 
 from __future__ import annotations
@@ -12,11 +13,16 @@ import sys
 import threading
 import time
 
+import pytest
+
 import nogil_loader as nl
 from nogil_loader.testing.child import in_child
 
-SECONDS = 600.0 if os.environ.get("NOGIL_LOADER_SOAK") == "1" else 6.0
+SECONDS = 2400.0 if os.environ.get("NOGIL_LOADER_SOAK") == "1" else 40.0
+"""Of drawn runs; half as many of runs that fail."""
 PATIENCE = 30.0
+DEADLINE = SECONDS + 100.0
+long = pytest.mark.timeout(DEADLINE + 20.0)
 
 
 class Broken(Exception):
@@ -146,11 +152,19 @@ class Case:
             time.sleep(0.001)
 
 
-@in_child(deadline=SECONDS + 100)
-def test_thousands_of_drawn_runs_are_as_a_plain_loop_and_leave_no_thread() -> None:
+def first_seed() -> int:
+    """The seed to begin with, which is told; each further case has the next one."""
     if getattr(sys, "_is_gil_enabled", lambda: True)():
         sys.setswitchinterval(1e-6)
     seed = int(os.environ.get("NOGIL_LOADER_SEED", random.randrange(1 << 30)))
+    print(f"NOGIL_LOADER_SEED={seed}", flush=True)
+    return seed
+
+
+@long
+@in_child(deadline=DEADLINE)
+def test_thousands_of_drawn_runs_are_as_a_plain_loop_and_leave_no_thread() -> None:
+    seed = first_seed()
     end = time.monotonic() + SECONDS
     played = 0
     while time.monotonic() < end or played < 10:
@@ -164,11 +178,10 @@ def test_thousands_of_drawn_runs_are_as_a_plain_loop_and_leave_no_thread() -> No
         played += 1
 
 
-@in_child(deadline=SECONDS + 100)
+@long
+@in_child(deadline=DEADLINE)
 def test_a_failure_surfaces_at_its_place_whatever_else_goes_on() -> None:
-    if getattr(sys, "_is_gil_enabled", lambda: True)():
-        sys.setswitchinterval(1e-6)
-    seed = int(os.environ.get("NOGIL_LOADER_SEED", random.randrange(1 << 30)))
+    seed = first_seed()
     end = time.monotonic() + SECONDS / 2
     while time.monotonic() < end:
         draw = random.Random(seed)

@@ -16,8 +16,8 @@ from nogil_loader.engine.core import Block, Core, CoreSpec, Delivery, RunStart, 
 from nogil_loader.engine.core.idle import idle_reason
 from nogil_loader.engine.core.spec import CPU
 from nogil_loader.engine.counting import count_changes, count_crews, count_memory, count_stages
-from nogil_loader.engine.meters import WorkerMeter
 from nogil_loader.observe.counts import ConsumerCount, Counts, MachineCount, StreamCount
+from nogil_loader.observe.meters import WorkerMeter
 
 Cost = Callable[[int], float]
 """Unit -> seconds."""
@@ -230,9 +230,9 @@ class Simulation:
             block.size, task.largest = cells * self.world.size, self.world.size
             return
         for slot, _, _, _ in task.slots:
-            if not slot.size:
-                slot.size = slot.rows * self.world.size
-                task.allocated += slot.size
+            if slot.buffer is None:
+                slot.buffer = "made"
+                task.growth = [*task.growth, (slot, slot.rows * self.world.size)]
 
     def _done(self, worker: _Worker) -> None:
         task, meter = worker.task, worker.meter

@@ -4,13 +4,17 @@ Guarantees
 - Units are claimed in order.
 - Live units (claimed, and neither dropped nor taken by the consumer) stay within the window;
   those without an outcome within two.
-- With a byte budget, no unit is claimed that would exceed it, going by the largest so far.
+- With a byte budget, no unit is claimed that would exceed it, going by the largest sample and
+  the largest batch so far: a unit is charged as the largest until the last op has made of it
+  what it will be, and a batch with early rows as the largest from its first unit on. While
+  nothing is known of either, no more units are claimed than there are threads, and no second
+  batch is begun.
 """
 
 from __future__ import annotations
 
 from nogil_loader.engine.core.block import Block
-from nogil_loader.engine.core.level import Level
+from nogil_loader.engine.core.level import Level, Slot
 from nogil_loader.engine.core.segment import Segment
 from nogil_loader.engine.core.spec import CoreSpec
 
@@ -32,7 +36,6 @@ class Ahead:
         self._threads = sum(spec.workers)
         self._even = spec.block is None and not stream
         """Whether blocks shrink towards the end, so that all workers finish together."""
-        self._early = spec.levels[0].rows is not None
         self._bound = 0
         """Early rows: units below this one are within the window, which only moves on."""
         self.memory = spec.memory
@@ -47,7 +50,14 @@ class Ahead:
         self.charged = 0
         """Bytes in flight, and those that running tasks are expected to add."""
         self.largest = 0
-        """Bytes of the largest cell so far."""
+        """Bytes of the largest cell of level 0 so far."""
+        self.batch: int | None = None
+        """Early rows: bytes of the largest batch so far; None before the first is whole."""
+        self.passed = False
+        """Whether any unit has been through level 0, so that ``largest`` tells something."""
+        self._rows = spec.levels[0].rows
+        self._begun = 0
+        """Early rows: batches of which a unit was claimed."""
         self.least = _least_window(spec)
 
     @property
@@ -82,7 +92,7 @@ class Ahead:
             # Towards the end, blocks so small that all workers finish together.
             left = max(1, left // (SPREAD * head.threads))
         count = size if size <= left and not head.special else head.wanted(left)
-        if self._early and self.memory is None and self.claimed + count <= self._bound:
+        if self._rows is not None and self.memory is None and self.claimed + count <= self._bound:
             return count
         return self._measured(count)
 
@@ -93,12 +103,29 @@ class Ahead:
         live = span - source.overtaken + source.judged - self.credited
         room = min(window - live, 2 * window - (span - source.kept), _FAR * window - span)
         if self.memory is not None:
-            most = self.memory // (_SLACK * self._threads * max(1, self.largest))
-            count = min(count, max(1, most)) if self.largest else 1
-            if self.charged + count * self.largest > self.memory:
-                return 0
+            count = self.affordable(self.memory, count)
         self._bound = self.claimed + room
         return count if room >= count else 0
+
+    def affordable(self, memory: int, count: int) -> int:
+        """So many units, fewer, or none, by the byte budget."""
+        if not self.passed:
+            if self.claimed - self._source.first >= self._threads:
+                return 0
+            count = 1
+        most = memory // (_SLACK * self._threads * max(1, self.largest))
+        count = min(count, max(1, most))
+        batches = self._batches_begun(count) - self._begun
+        if batches > 0 and self._begun and self.batch is None:
+            return 0
+        cost = count * self.largest + batches * (self.batch or 0)
+        return count if self.charged + cost <= memory else 0
+
+    def _batches_begun(self, count: int) -> int:
+        """Early rows: how many batches will have been begun with so many units more."""
+        if self._rows is None:
+            return 0
+        return -((self._source.first - self.claimed - count) // self._rows)
 
     def claim(self, count: int) -> Block:
         """Take the next units."""
@@ -107,19 +134,50 @@ class Ahead:
         if source.stand_in and self.claimed in source.stand_in:
             block.alone = True
             block.first = source.stand_in[self.claimed]
+        if self.memory is not None and self._rows is not None:
+            begun = self._batches_begun(count)
+            for number in range(self._begun, begun):
+                source.promised[source.groups + number] = self.batch or 0
+                self.charged += self.batch or 0
+            self._begun = begun
         self.claimed += count
         return block
 
     def reserve(self, block: Block) -> int:
         """Charge a block for what it is expected to become; returns what it is charged."""
-        expected = max(block.size, block.count * self.largest)
+        expected = self._expected(block)
         self.charged += expected - block.size
         return expected
 
-    def settle(self, reserved: int, actual: int, largest: int) -> None:
-        """A block is done: charge what it really became."""
-        self.charged += actual - reserved
-        self.largest = max(self.largest, largest)
+    def settle(self, reserved: int, block: Block, largest: int, *, final: bool) -> None:
+        """A task is over: its block is charged what it is, or (not ``final``: there is more to
+        be done to it) what it may yet become."""
+        if block.level == 0:
+            self.largest = max(self.largest, largest)
+            self.passed = self.passed or final
+        if not final:
+            block.size = self._expected(block)
+        self.charged += block.size - reserved
+
+    def _expected(self, block: Block) -> int:
+        """Bytes of the block, were all its cells as large as the largest."""
+        if block.level:
+            return block.size
+        cells = block.count if block.cells is None else len(block.cells)
+        return max(block.size, cells * self.largest)
+
+    def grow(self, slot: Slot, size: int) -> None:
+        """A batch with early rows holds more than it did."""
+        slot.size += size
+        covered = min(size, slot.reserved)
+        slot.reserved -= covered
+        self.charged += size - covered
+
+    def whole(self, slot: Slot) -> None:
+        """A batch with early rows will not grow any more."""
+        self.charged -= slot.reserved
+        slot.reserved = 0
+        self.batch = max(self.batch or 0, slot.size)
 
 
 def _least_window(spec: CoreSpec) -> int:

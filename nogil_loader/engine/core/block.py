@@ -32,6 +32,7 @@ class Failure(NamedTuple):
 class Skip(NamedTuple):
     """A cell that was dropped because its op raised, under ``on_error="skip"``."""
 
+    level: int
     ident: Ident
     op: int
     error: BaseException

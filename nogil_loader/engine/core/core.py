@@ -20,7 +20,7 @@ from itertools import pairwise
 
 from nogil_loader.engine.core import early
 from nogil_loader.engine.core.ahead import Ahead
-from nogil_loader.engine.core.block import RESOLVE, Block, Failure, Pending, unit_of
+from nogil_loader.engine.core.block import RESOLVE, Block, Failure, Pending, Skip, unit_of
 from nogil_loader.engine.core.level import Closed, Delivery, Level, Point, Slot
 from nogil_loader.engine.core.policy import judge, scatter
 from nogil_loader.engine.core.segment import Segment
@@ -37,6 +37,10 @@ class Core:
     def __init__(self, spec: CoreSpec, start: RunStart) -> None:
         self.spec = spec
         self.levels = _levels(spec, start.point)
+        self.skipped: list[Skip] = []
+        """Of all levels, as they are judged."""
+        for level in self.levels:
+            level.skipped = self.skipped
         self.source = self.levels[0]
         self.source.stop = start.length
         self.source.partial = start.partial
@@ -181,7 +185,8 @@ class Core:
             return
         segment.running -= 1
         if self.ahead.memory is not None:
-            self.ahead.settle(task.charged, block.size, task.largest)
+            final = segment.following is None and not (task.futures or task.failed)
+            self.ahead.settle(task.charged, block, task.largest, final=final)
         if task.futures:
             self._wait_for(task, segment, block, now)
         elif task.failed:
@@ -227,12 +232,13 @@ class Core:
         """
         level = self.source
         assert task.slots is not None
-        self.ahead.charged += task.allocated
+        for grown, size in task.growth:
+            self.ahead.grow(grown, size)
         if len(task.slots) == 1 and block.ids is None and not block.size:
             slot = task.slots[0][0]
             slot.left -= block.count
             if slot.left and block.start == level.front and not level.waiting:
-                return not task.allocated and block.failure is None
+                return not task.growth and block.failure is None
             block.cells = []
             if not slot.left:
                 self._rise(slot, now)
@@ -246,6 +252,8 @@ class Core:
         """An early batch is whole."""
         source, rows = self.source, self.source.spec.rows
         assert rows is not None
+        if self.ahead.memory is not None:
+            self.ahead.whole(slot)
         if self._plain_end and not slot.misfit and self.last.number == 1:
             delivery = self.last.pass_through(slot.number, slot, slot.rows, slot.size)
             if delivery is not None:
@@ -367,7 +375,7 @@ class Core:
         self.running -= 1
         segment.running -= 1
         if self.ahead.memory is not None:
-            self.ahead.settle(task.charged, half_done.size, 0)
+            self.ahead.settle(task.charged, half_done, 0, final=False)
         self._failed(segment, half_done, failed, now, undone)
         self._settle(now)
         return True

@@ -33,6 +33,7 @@ def rows_of(level: Level, rows: int, block: Block) -> list[Rows]:
             if level.stop is not None and not level.spec.drop_last:
                 whole = min(rows, level.stop - (begin - row))
             level.slots[number] = Slot(number, whole)
+            level.slots[number].reserved = level.promised.pop(number, 0)
         places.append((level.slots[number], row, begin, end))
         begin = end
     return places

@@ -25,6 +25,6 @@ def idle_reason(core: Core, kind: int) -> str:
     # Batches that wait to be taken hold the budget as well as the look-ahead.
     if core.delivered > core.taken:
         return CONSUMER
-    if ahead.memory is not None and ahead.charged + max(1, ahead.largest) > ahead.memory:
+    if ahead.memory is not None and not ahead.affordable(ahead.memory, 1):
         return MEMORY
     return ORDER

@@ -61,7 +61,7 @@ class Span(NamedTuple):
 class Slot:
     """A batch with early rows, while its rows are being written."""
 
-    __slots__ = ("buffer", "left", "misfit", "number", "rows", "size")
+    __slots__ = ("buffer", "left", "misfit", "number", "reserved", "rows", "size")
 
     def __init__(self, number: int, rows: int) -> None:
         self.number = number
@@ -70,7 +70,9 @@ class Slot:
         self.buffer: object = None
         """Set by the workers' side; the core only keeps it."""
         self.size = 0
-        """Bytes of the buffer, set with it."""
+        """Bytes that it holds, as far as workers have told."""
+        self.reserved = 0
+        """Bytes that are charged for what it will hold beyond these."""
         self.misfit = False
         """Set by the workers' side: some row does not fit, so collating will explain it."""
 
@@ -171,6 +173,8 @@ class Level:
         """Units of level 0 beyond the frontier that were delivered out of order."""
         self.spans: dict[int, Span] = {}
         self.slots: dict[int, Slot] = {}
+        self.promised: dict[int, int] = {}
+        """With a byte budget: what is charged for batches whose rows will be early, by number."""
         self.groups = 0
         """Number of the next group: a unit of the level above."""
         self.skipped: list[Skip] = []

@@ -51,7 +51,7 @@ def judge(
             break
         if verdict == "skip":
             drops.append(index)
-            block.skips = [*(block.skips or ()), Skip(ident, block.op, error)]
+            block.skips = [*(block.skips or ()), Skip(block.level, ident, block.op, error)]
         else:
             pending.append(Pending(index, SUBSTITUTE, error))
     if drops:

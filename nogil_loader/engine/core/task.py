@@ -39,7 +39,9 @@ class Task:
     largest = 0
     """Bytes of the largest cell (with a byte budget only)."""
     allocated = 0
-    """Bytes of batch buffers that were made."""
+    """Bytes of the collated batch."""
+    growth: Sequence[tuple[Slot, int]] = ()
+    """Bytes by which batches with early rows grew: their arrays, and objects in their rows."""
     value: object = None
     """The collated batch."""
 
