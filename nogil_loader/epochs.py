@@ -105,17 +105,3 @@ class Epochs(Generic[T]):
                 run.close()
         self._pool.shutdown(wait=False)
         self._session.close()
-
-
-def epochs_of(
-    source: AnySource,
-    chain: Sequence[stages.Stage],
-    count: int,
-    seed: int,
-    ordered: bool,
-    resume: Mapping[str, JSON] | None,
-    allow_changes: bool,
-    quarantine: str | os.PathLike[str] | None = None,
-) -> Iterator[Run[T]]:
-    """Nothing is opened or started before the first epoch is asked for."""
-    yield from Epochs[T](source, chain, count, seed, ordered, resume, allow_changes, quarantine)

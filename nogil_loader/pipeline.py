@@ -18,7 +18,7 @@ from typing import Generic, Literal, TypeVar, cast, overload
 
 from nogil_loader import plan, stages
 from nogil_loader.engine.run import Run
-from nogil_loader.epochs import epochs_of
+from nogil_loader.epochs import Epochs
 from nogil_loader.isolated import IsolatedRun
 from nogil_loader.mixture import Mixture
 from nogil_loader.session import AnySource, Session, is_stream, open_source, rank_of
@@ -421,7 +421,8 @@ class Pipeline(Generic[T]):
         state; the first run goes on where it was taken, the others follow. ``quarantine``: as
         of ``run``, one file for all epochs.
         """
-        return epochs_of(
+        # A generator: nothing is opened or started before the first epoch is asked for.
+        yield from Epochs[T](
             self.source, self.chain, count, seed, ordered, resume, allow_changes, quarantine
         )
 

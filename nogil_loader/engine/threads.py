@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from queue import SimpleQueue
-from time import monotonic
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -70,11 +69,6 @@ class Threads(Executor):
                     return
                 self._idle.append(inbox)
 
-    @property
-    def count(self) -> int:
-        """Threads that are alive."""
-        return sum(thread.is_alive() for thread in self._threads)
-
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Let every thread go when it is idle; with ``wait``, until all are gone."""
         with self._lock:
@@ -86,13 +80,3 @@ class Threads(Executor):
             for thread in threads:
                 if thread is not threading.current_thread():
                     thread.join()
-
-    def join(self, timeout: float) -> bool:
-        """After ``shutdown``: wait up to so many seconds; whether all threads are gone."""
-        with self._lock:
-            threads = list(self._threads)
-        end = monotonic() + timeout
-        for thread in threads:
-            if thread is not threading.current_thread():
-                thread.join(max(0.0, end - monotonic()))
-        return not any(t.is_alive() for t in threads if t is not threading.current_thread())

@@ -151,6 +151,9 @@ def test_large_samples_stay_within_the_budget_and_the_largest_for_each_worker() 
 def test_a_sample_larger_than_the_whole_budget_is_admitted_alone() -> None:
     chain = nl.from_sequence(range(8)).map(lambda n: np.zeros(3 * MB, np.uint8)).memory(MB)
     assert len(list(chain.workers(2))) == 8
+    with chain.workers(1).run() as run:
+        assert len(list(run)) == 8
+        assert run.report().counts.memory.let_in == 7, "all but the first"
     assert len(list(chain.batch(2).workers(2))) == 4
     assert len(list(chain.filter(lambda array: True).batch(4).workers(2))) == 2
 

@@ -156,6 +156,7 @@ def test_merging_refuses_what_does_not_belong_together() -> None:
     refused([*three, three[1]], "1 given twice")
     refused([of_rank(0, 1, 5), *three], r"worlds \[1, 3\]")
     refused([of_rank(r, 12, 5) for r in range(2)], "2, 3, 4, 5, 6 and 5 more missing")
+    refused([of_rank(r, 7, 5) for r in range(2)], "2, 3, 4, 5, 6 missing")
     refused([*three[:2], of_rank(7, 3, 5)], "2 missing; 7 out of range")
     refused([*three[:2], of_rank(2, 3, 5, epoch=3)], "rank 2 has another epoch")
     refused([*three[:2], of_rank(2, 3, 5, rest=Rest(tail=4))], "rank 2 has another rest")

@@ -115,17 +115,17 @@ class Ahead:
             count = 1
         most = memory // (_SLACK * self._threads * max(1, self.largest))
         count = min(count, max(1, most))
-        batches = self._batches_begun(count) - self._begun
-        if batches > 0 and self._begun and self.batch is None:
-            return 0
+        batches = 0
+        if self._rows is not None:
+            left = self._begun * self._rows - (self.claimed - self._source.first)
+            if left:
+                count = min(count, left)
+            elif self._begun and self.batch is None:
+                return 0
+            else:
+                batches = -(-count // self._rows)
         cost = count * self.largest + batches * (self.batch or 0)
         return count if self.charged + cost <= memory else 0
-
-    def _batches_begun(self, count: int) -> int:
-        """Early rows: how many batches will have been begun with so many units more."""
-        if self._rows is None:
-            return 0
-        return -((self._source.first - self.claimed - count) // self._rows)
 
     def claim(self, count: int) -> Block:
         """Take the next units."""
@@ -135,11 +135,10 @@ class Ahead:
             block.alone = True
             block.first = source.stand_in[self.claimed]
         if self.memory is not None and self._rows is not None:
-            begun = self._batches_begun(count)
-            for number in range(self._begun, begun):
-                source.promised[source.groups + number] = self.batch or 0
+            while self._begun * self._rows < self.claimed + count - source.first:
+                source.promised[source.groups + self._begun] = self.batch or 0
                 self.charged += self.batch or 0
-            self._begun = begun
+                self._begun += 1
         self.claimed += count
         return block
 
