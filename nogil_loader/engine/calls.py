@@ -9,10 +9,11 @@ Guarantees
 
 from __future__ import annotations
 
+import linecache
 import os
-import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from types import TracebackType
 
 from nogil_loader.engine.errors import FieldMissing, StageTimeout
 from nogil_loader.engine.ops import (
@@ -261,8 +262,20 @@ def let_go(failed: Sequence[tuple[int, BaseException]]) -> None:
     """
     for _, error in failed:
         if isinstance(error, Exception) and error.__traceback__ is not None:
-            error.add_note("".join(traceback.format_tb(error.__traceback__)).rstrip())
+            error.add_note(_told(error.__traceback__))
             link: BaseException | None = error
             while link is not None:
                 link.__traceback__ = None
                 link = link.__cause__ or link.__context__
+
+
+def _told(trace: TracebackType | None) -> str:
+    """A traceback in text: what ``traceback`` needs 100 us for, without its marks."""
+    lines = []
+    while trace is not None:
+        code, number = trace.tb_frame.f_code, trace.tb_lineno
+        lines.append(f'  File "{code.co_filename}", line {number}, in {code.co_name}')
+        if source := linecache.getline(code.co_filename, number, trace.tb_frame.f_globals).strip():
+            lines.append(f"    {source}")
+        trace = trace.tb_next
+    return "\n".join(lines)

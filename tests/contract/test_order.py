@@ -9,6 +9,7 @@ import time
 import numpy as np
 
 import nogil_loader as nl
+from nogil_loader.position.keys import Keyed
 from nogil_loader.testing.child import in_child
 
 
@@ -114,6 +115,12 @@ def test_randomness_belongs_to_the_position_not_to_the_thread() -> None:
     assert one == many
     with chain.run(epoch=1) as run:
         assert [batch.tolist() for batch in run] != one
+    with chain.run(seed=7, epoch=1) as run:
+        got = [drawn for batch in run for drawn in batch.tolist()]
+    with nl.from_sequence(range(50)).shuffle(seed=2).run(epoch=1) as run:
+        values = list(run)
+    keyed = Keyed(seed=7, epoch=1, stage="draw")
+    assert got == [float(keyed(n).random()) + value for n, value in enumerate(values)]
 
 
 @in_child()

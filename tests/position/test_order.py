@@ -76,6 +76,7 @@ def test_any_units_in_any_order_are_located_as_all_of_them_are(
     some = rows(order.locate(np.array(chosen, np.int64), epoch))
     # "Masked nowhere" may be said as None or as False throughout.
     assert some == [everything[unit] for unit in chosen]
+    assert rows(order.locate(units(length))) == rows(order.locate(units(length), 0))
 
 
 @law

@@ -9,6 +9,7 @@ Guarantees
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -526,10 +527,11 @@ def _divide(block: Block, ident: Ident) -> tuple[Block, Block]:
     """The cells before ``ident`` and those behind it, as two blocks for judging only."""
     assert block.cells is not None
     ids: list[Ident] = list(range(block.start, block.stop)) if block.ids is None else block.ids
-    index = 0
-    while index < len(ids) and as_tuple(ids[index]) < as_tuple(ident):
-        index += 1
     unit = unit_of(ident)
+    if ids and type(ids[0]) is tuple:
+        index = bisect_left(ids, as_tuple(ident))
+    else:
+        index = bisect_left(ids, unit)
     total = len(block.cells) or 1
     head = Block(block.level, block.op, block.start, unit - block.start, block.cells[:index])
     head.ids = ids[:index]
