@@ -35,6 +35,8 @@ from nogil_loader.decode.errors import (
 Samples: TypeAlias = "NDArray[np.generic]"
 
 _DTYPES = ("float32", "float64", "int16", "int32")
+_START = 1 << 16
+"""Bytes of a file that are read at once: all of a short sound, and the headers of any."""
 _BLOCK = 1 << 16
 """Frames that are read at once of a sound that doesn't say how long it is."""
 
@@ -145,7 +147,9 @@ def _decode(plan: _Plan, value: object) -> Samples | tuple[Samples, int]:
     # By its descriptor and not its path, from whose ending libsndfile would draw conclusions.
     file = os.open(value, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
     try:
-        return _sound(plan, file, partial(_pread, file), os.fstat(file).st_size)
+        size = os.fstat(file).st_size
+        start = os.pread(file, min(size, _START), 0)
+        return _sound(plan, file, partial(_pread, file, start), size)
     except DecodeError as error:
         raise type(error)(f"{os.fspath(value)!s}: {error}") from error.__cause__
     finally:
@@ -156,13 +160,26 @@ def _slice(data: _input.Buffer, offset: int, count: int) -> bytes:
     return bytes(data[offset : offset + count])
 
 
-def _pread(file: int, offset: int, count: int) -> bytes:
+def _pread(file: int, start: bytes, offset: int, count: int) -> bytes:
+    """Part of a file whose beginning was read."""
+    if offset + count <= len(start):
+        return start[offset : offset + count]
     return os.pread(file, count, offset)
 
 
 def _sound(
     plan: _Plan, content: Content, peek: _containers.Peek, size: int
 ) -> Samples | tuple[Samples, int]:
+    sound = _pcm.open_plain(peek, size) or _opened(plan, content, peek, size)
+    try:
+        samples = _samples(plan, sound)
+        rate = sound.rate
+    finally:
+        sound.close()
+    return (samples, plan.rate or rate) if plan.with_rate else samples
+
+
+def _opened(plan: _Plan, content: Content, peek: _containers.Peek, size: int) -> Sound:
     lack, unfinished, span = _containers.examine(peek, size)
     if lack and not plan.allow_truncated:
         raise TruncatedError(f"the data ends before the sound does: {lack}")
@@ -173,12 +190,7 @@ def _sound(
         sound = plan.open(content)
     if sound is None:
         raise _unopened(peek(0, 12))
-    try:
-        samples = _samples(plan, sound)
-        rate = sound.rate
-    finally:
-        sound.close()
-    return (samples, plan.rate or rate) if plan.with_rate else samples
+    return sound
 
 
 def _unopened(start: bytes) -> DecodeError:

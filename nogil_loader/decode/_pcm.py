@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from nogil_loader.decode._containers import Peek, Span
 
 _FORMAT = Struct("<4s4xHHIIHH")
+_PLAIN = Struct("<4s4x4s4sIHHIIHH4sI")
+_PLAIN_START = (b"RIFF", b"WAVE", b"fmt ", 16, 1)
 _PCM, _BITS = 1, 16
 _MOST_CHANNELS = 1024  # as many as libsndfile takes
 
@@ -53,6 +55,22 @@ class _Pcm:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def open_plain(peek: Peek, size: int) -> _Pcm | None:
+    """The sound in the form most have: 44 bytes of header and then its samples, all of them.
+
+    ``open_pcm`` opens it just the same, after a walk over the chunks.
+    """
+    head = peek(0, _PLAIN.size)
+    if len(head) < _PLAIN.size:
+        return None
+    *start, channels, rate, _, width, bits, data, length = _PLAIN.unpack(head)
+    if tuple(start) != _PLAIN_START or data != b"data" or bits != _BITS or width != 2 * channels:
+        return None
+    if not (1 <= channels <= _MOST_CHANNELS and rate and 0 < length <= size - _PLAIN.size):
+        return None
+    return _Pcm(peek, Span(_PLAIN.size, length), rate, channels)
 
 
 def open_pcm(peek: Peek, span: Span) -> _Pcm | None:

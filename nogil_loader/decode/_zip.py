@@ -70,7 +70,9 @@ def members(data: Buffer) -> dict[str, Member]:
 
 def _directory(view: memoryview) -> tuple[int, int, int]:
     """Where the directory is, how many entries it has, and what offsets count from."""
-    tail = bytes(view[-(_END.size + 0xFFFF) :])
+    tail = bytes(view[-_END.size :])
+    if tail[:4] != b"PK\5\6":  # a comment follows, or the archive is cut
+        tail = bytes(view[-(_END.size + 0xFFFF) :])
     found = tail.rfind(b"PK\5\6")
     at = len(view) - len(tail) + found
     if found < 0 or at + _END.size > len(view):
@@ -91,9 +93,9 @@ def _directory(view: memoryview) -> tuple[int, int, int]:
 
 def _wide(extra: memoryview, size: int, packed: int, offset: int) -> tuple[int, int, int]:
     """Sizes of 4 GiB and more, which stand in extra field 1, those that need it in order."""
-    values = [size, packed, offset]
-    if 0xFFFFFFFF not in values:
+    if max(size, packed, offset) < 0xFFFFFFFF:
         return size, packed, offset
+    values = [size, packed, offset]
     at = 0
     while at + 4 <= len(extra):
         kind = int.from_bytes(extra[at : at + 2], "little")

@@ -121,7 +121,7 @@ class Bucket:
         kinds = self._obstore.exceptions
         try:
             yield
-        except kinds.NotFoundError as error:
+        except (kinds.NotFoundError, FileNotFoundError) as error:
             raise FileNotFoundError(errno.ENOENT, "the store has no such object", told) from error
         except (kinds.PermissionDeniedError, kinds.UnauthenticatedError) as error:
             raise PermissionError(errno.EACCES, "the store refuses", told) from error
@@ -132,7 +132,9 @@ class Bucket:
 
 
 def _version(meta: dict[str, object]) -> str:
-    return str(meta.get("e_tag") or f"{meta['size']} {meta['last_modified']}")
+    """The ETag, or else size and time. Without quotes: Azure lists ETags bare and sends them
+    quoted."""
+    return str(meta.get("e_tag") or f"{meta['size']} {meta['last_modified']}").strip('"')
 
 
 def _tag(version: str) -> int:

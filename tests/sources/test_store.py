@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import base64
 import contextlib
+import email.utils
+import hmac
 import importlib.util
 import io
 import os
+import shutil
+import socket
 import subprocess
 import sys
 import tarfile
@@ -14,6 +19,8 @@ from pathlib import Path
 
 import pytest
 
+import nogil_loader as nl
+from nogil_loader.sources import bucket
 from nogil_loader.sources.base import Sample, Source
 from nogil_loader.sources.errors import EmptySourceError, ObjectChangedError, StoreError
 from nogil_loader.sources.http import Patience
@@ -334,3 +341,108 @@ def test_a_read_through_obstore_goes_on_where_the_connection_broke(
         assert reader.bind()(0) == {"path": "s3://bucket/a.bin", "bytes": content}
         assert len(server.requests) >= 3
         reader.close()
+
+
+AZURE_ACCOUNT, AZURE_KEY = "devstoreaccount1", base64.b64encode(b"a key for a test").decode()
+
+
+@pytest.fixture
+def azure() -> Iterator[dict[str, str]]:
+    """The options for a container on a real server of Azure's protocol, in its own process."""
+    program = os.environ.get("NOGIL_LOADER_AZURITE") or shutil.which("azurite-blob")
+    if program is None:
+        pytest.skip("no azurite-blob (npm install azurite) here; NOGIL_LOADER_AZURITE names one")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    child = subprocess.Popen(
+        [
+            program,
+            "--inMemoryPersistence",
+            "--blobPort",
+            str(port),
+            "--skipApiVersionCheck",
+            "--disableTelemetry",
+        ],
+        env=os.environ | {"AZURITE_ACCOUNTS": f"{AZURE_ACCOUNT}:{AZURE_KEY}"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with child:
+        assert child.stdout is not None
+        try:
+            assert any("successfully listens" in line for line in child.stdout)
+            endpoint = f"http://127.0.0.1:{port}/{AZURE_ACCOUNT}"
+            make_azure_container(f"{endpoint}/bucket")
+            yield {
+                "account_name": AZURE_ACCOUNT,
+                "account_key": AZURE_KEY,
+                "endpoint": endpoint,
+            }
+        finally:
+            child.kill()
+
+
+def make_azure_container(address: str) -> None:
+    """By hand, since obstore makes none: a PUT signed with the account's key."""
+    date = email.utils.formatdate(usegmt=True)
+    headers = {"x-ms-date": date, "x-ms-version": "2021-08-06", "Content-Type": ""}
+    path = address.partition("://")[2].partition("/")[2]
+    signed = (
+        "PUT" + "\n" * 12 + f"x-ms-date:{date}\nx-ms-version:2021-08-06\n"
+        f"/{AZURE_ACCOUNT}/{path}\nrestype:container"
+    )
+    digest = hmac.digest(base64.b64decode(AZURE_KEY), signed.encode(), "sha256")
+    headers["Authorization"] = f"SharedKey {AZURE_ACCOUNT}:{base64.b64encode(digest).decode()}"
+    request = urllib.request.Request(
+        f"{address}?restype=container", data=b"", method="PUT", headers=headers
+    )
+    with contextlib.closing(urllib.request.urlopen(request)):
+        pass
+
+
+@needs_obstore
+def test_a_real_azure_server(check: Check, azure: dict[str, str]) -> None:
+    obstore = importlib.import_module("obstore")
+    store = obstore.store.from_url("az://bucket", config=azure, client_options={"allow_http": True})
+    for number in range(6):
+        obstore.put(store, f"train/{number}.bin", b"%d" % number * 1000)
+    source = Store("az://bucket/train", options=azure)
+    assert check(source) == [
+        {"path": f"az://bucket/train/{number}.bin", "bytes": b"%d" % number * 1000}
+        for number in range(6)
+    ]
+    reader = source.open()
+    obstore.put(store, "train/0.bin", b"new")
+    with pytest.raises(ObjectChangedError, match=r"az://bucket/train/0\.bin changed"):
+        reader.bind()(0)
+    reader.close()
+    with pytest.raises(FileNotFoundError, match=r"no such object: 'az://bucket/gone'\n"):
+        list(nl.from_store(["az://bucket/gone"], options=azure))
+    refused = Store("az://bucket", options=azure | {"account_key": "AAAA"}, patience=QUICK)
+    with pytest.raises((PermissionError, StoreError), match="az://bucket"):
+        refused.open()
+
+
+def test_an_etag_is_the_same_with_and_without_quotes() -> None:
+    assert bucket._version({"e_tag": '"0x8DD"'}) == bucket._version({"e_tag": "0x8DD"})
+
+
+@needs_obstore
+@pytest.mark.parametrize("address", ["gs://bucket/a", "az://bucket/a", "s3://bucket/a"])
+def test_no_credentials_and_no_server_are_an_error_that_names_the_address(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nowhere = "http://127.0.0.1:9"
+    for name, value in {
+        "AWS_ENDPOINT_URL": nowhere,
+        "AWS_REGION": "us-east-1",
+        "AWS_SKIP_SIGNATURE": "true",
+        "AZURE_STORAGE_ACCOUNT_NAME": "account",
+        "AZURE_STORAGE_ENDPOINT": nowhere,
+        "AZURE_SKIP_SIGNATURE": "true",
+        "GOOGLE_BASE_URL": nowhere,
+        "GOOGLE_SKIP_SIGNATURE": "true",
+    }.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises((StoreError, PermissionError), match=address):
+        list(nl.from_store([address], patience=Patience(tries=1, timeout=2.0, backoff=0.001)))
