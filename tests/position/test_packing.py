@@ -65,6 +65,28 @@ def test_fitting_never_cuts_an_output_and_begins_rows_at_zero(
         assert set(ends) == set(range(len(ends)))
 
 
+@law
+@given(st.booleans(), st.lists(st.integers(1, 30), max_size=60))
+def test_first_fit_takes_the_oldest_pack_with_room_and_best_fit_the_fullest(
+    best: bool, sizes: list[int]
+) -> None:
+    rooms: list[int] = []
+    expected: list[list[int]] = []
+    for output, size in enumerate(sizes):
+        fitting = [number for number, room in enumerate(rooms) if room >= size]
+        if not fitting:
+            rooms.append(30)
+            expected.append([])
+            fitting = [len(rooms) - 1]
+        chosen = min(fitting, key=lambda number: rooms[number]) if best else fitting[0]
+        rooms[chosen] -= size
+        expected[chosen].append(output)
+    found = []
+    for group in pack_all(sizes, 30, 1, "best_fit" if best else "first_fit", 1000):
+        found.append([group.items[segment.item] for segment in layout(group)])
+    assert sorted(found) == sorted(expected)
+
+
 @pytest.mark.parametrize("rows", [1, 16])
 def test_padding_on_log_normal_lengths_is_small(rows: int) -> None:
     rng = np.random.default_rng(0)

@@ -201,6 +201,15 @@ def test_a_rest_survives_json(positions: list[int], partial: dict[int, Wanted]) 
     assert Rest.from_json(json.loads(json.dumps(rest.to_json()))) == rest
 
 
+@pytest.mark.parametrize("largest", [1, 200, 60_000, 10**9])
+def test_a_long_rest_is_packed_and_survives_json(largest: int) -> None:
+    steps = np.random.default_rng(largest).integers(1, largest + 1, 3000)
+    rest = Rest(np.cumsum(steps) + 17, int(steps.sum()) + 18)
+    packed = json.loads(json.dumps(rest.to_json()))
+    assert isinstance(packed["explicit"], dict)
+    assert Rest.from_json(packed) == rest
+
+
 def test_what_is_no_rest_is_refused() -> None:
     packed = Rest(np.arange(0, 3000, 3), 3000).to_json()
     assert isinstance(packed, dict)
