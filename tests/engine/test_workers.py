@@ -1,5 +1,5 @@
-"""The real threads' code under a deterministic scheduler: every interleaving of small runs,
-and many drawn ones of larger runs."""
+"""The real threads' code under a deterministic scheduler: in the soak every interleaving with
+one preemption of small runs, else some hundreds, and drawn ones with many."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from nogil_loader.engine.run import Run
 from nogil_loader.engine.workers import Engine, Worker
 from nogil_loader.testing.scheduler import Deadlock, World, explore, stage, wander
 
-RUNS = 3000 if os.environ.get("NOGIL_LOADER_SOAK") == "1" else 40
+SOAK = os.environ.get("NOGIL_LOADER_SOAK") == "1"
+RUNS = 3000 if SOAK else 40
 MODULES = (workers, feed, lease, run, batches)
 FILES = tuple(str(Path(module.__file__ or "")) for module in (workers, feed, run))
 """Every line of these is a place where another thread may go on."""
@@ -168,8 +169,11 @@ by_name = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda each: each._
 
 
 @by_name
+@pytest.mark.timeout(1200 if SOAK else 120)
 def test_every_run_with_one_preemption(scenario: Scenario) -> None:
-    explore(scenario, FILES, preemptions=1, runs=2 * RUNS)
+    """Of each scenario there are two to eight thousand: all of them in the soak."""
+    told = explore(scenario, FILES, preemptions=1, runs=100_000 if SOAK else 5 * RUNS)
+    assert told.complete or not SOAK
 
 
 @by_name
