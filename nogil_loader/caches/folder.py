@@ -6,7 +6,9 @@ Guarantees
 - A file that a crash or a disk has damaged is detected by its checksum, removed, and its
   sample made again.
 - When the bytes are used up, or the disk is full, nothing more is inserted; what is there
-  goes on being read. That is logged once.
+  goes on being read. That is logged once. Up to four processes that fill one folder together
+  pass its bytes by at most a sample each.
+- A file that a crash left half written is removed when the cache is opened an hour later.
 - Arrays of a hit are read-only views of the mapped file; they stay valid as long as they are
   held, even when the file is removed.
 
@@ -25,6 +27,7 @@ import os
 import pickle
 import struct
 import threading
+import time
 import zlib
 from collections.abc import Sequence
 from contextlib import suppress
@@ -38,6 +41,8 @@ _PLACE = struct.Struct("<QQ")
 _ALIGN = 64
 _PER_FOLDER = 1000
 """Samples in one sub-folder."""
+_ABANDONED_SECONDS = 3600.0
+_NEW = ".new"
 
 
 class FolderCache:
@@ -57,7 +62,9 @@ class FolderCache:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._max = max_bytes
         self._lock = threading.Lock()
-        self._bytes = 0 if max_bytes is None else _used(self._folder)
+        self._bytes = _used(self._folder, time.time() - _ABANDONED_SECONDS)
+        self._count_at = 0
+        self._writing = 0
         self._full = False
 
     @property
@@ -96,12 +103,13 @@ class FolderCache:
         parts = _dump(sample)
         size = sum(map(len, parts))
         with self._lock:
-            if self._max is not None and self._bytes + size > self._max:
+            if self._max is not None and self._lacks(size, self._max):
                 self._stop(f"its {self._max} bytes are used")
                 return
             self._bytes += size
+            self._writing += size
         path = self._path(index)
-        new = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.new")
+        new = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}{_NEW}")
         try:
             path.parent.mkdir(exist_ok=True)
             with open(new, "wb", buffering=0) as file:
@@ -114,6 +122,17 @@ class FolderCache:
             with self._lock:
                 self._bytes -= size
                 self._stop(str(error))
+        finally:
+            with self._lock:
+                self._writing -= size
+
+    def _lacks(self, size: int, limit: int) -> bool:
+        """Whether there is no room. Other processes insert too, or the same samples: the files
+        are counted again whenever a quarter of the room seen last is used up."""
+        if self._bytes + size > self._count_at:
+            self._bytes = _used(self._folder) + self._writing
+            self._count_at = self._bytes + max(size, (limit - self._bytes) // 4)
+        return self._bytes + size > limit
 
     def _stop(self, why: str) -> None:
         if not self._full:
@@ -163,12 +182,17 @@ def _write(descriptor: int, part: bytes | memoryview) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-def _used(folder: Path) -> int:
-    """Bytes of all samples in the folder."""
+def _used(folder: Path, abandoned_before: float = 0.0) -> int:
+    """Bytes of all files in the folder; half-written ones from before that time are removed."""
     total = 0
-    with os.scandir(folder) as parts:
-        for part in parts:
-            if part.is_dir():
-                with os.scandir(part.path) as files:
-                    total += sum(file.stat().st_size for file in files)
+    for part in folder.iterdir():
+        with os.scandir(part) as files:
+            for file in files:
+                # Another process may be giving the file its name, or be removing it.
+                with suppress(FileNotFoundError):
+                    status = os.stat(file.path)
+                    if file.name.endswith(_NEW) and status.st_mtime < abandoned_before:
+                        os.unlink(file.path)
+                    else:
+                        total += status.st_size
     return total

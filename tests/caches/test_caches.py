@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -117,6 +119,79 @@ for index in range(200):
     cache = FolderCache(tmp_path, None, "key")
     assert all(cache.get(index)[0] for index in range(200))
     assert not list(tmp_path.rglob("*.new"))
+
+
+def test_processes_that_fill_a_folder_together_keep_to_its_bytes(tmp_path: Path) -> None:
+    code = f"""
+import sys
+import numpy as np
+from nogil_loader.caches.folder import FolderCache
+cache = FolderCache({str(tmp_path)!r}, 1_000_000, "key")
+print(flush=True)
+sys.stdin.readline()
+for index in range(200):
+    cache.put(int(sys.argv[1]) + index, np.zeros(5000))
+assert cache.full
+"""
+    pipe = subprocess.PIPE
+    children = [
+        subprocess.Popen([sys.executable, "-c", code, f"{first}"], stdin=pipe, stdout=pipe)
+        for first in (0, 1000, 2000)
+    ]
+    for child in children:
+        assert child.stdout is not None
+        child.stdout.readline()
+    for child in children:
+        child.communicate(b"\n", timeout=60)
+        assert child.returncode == 0
+    used = sum(path.stat().st_size for path in tmp_path.rglob("*.*"))
+    assert 900_000 < used <= 1_000_000 + 2 * 41_000
+
+
+def test_a_sample_that_another_process_made_too_counts_once(tmp_path: Path) -> None:
+    one, other = (FolderCache(tmp_path, 1_000_000, "key") for _ in range(2))
+    for index in range(15):
+        one.put(index, bytes(40_000))
+        other.put(index, bytes(40_000))
+    for index in range(15, 30):
+        other.put(index, bytes(40_000))
+    assert len(files(tmp_path)) == 24
+
+
+def test_a_writer_that_is_killed_leaves_whole_samples_or_none(tmp_path: Path) -> None:
+    code = f"""
+import numpy as np
+from nogil_loader.caches.folder import FolderCache
+cache = FolderCache({str(tmp_path)!r}, None, "key")
+print(flush=True)
+for turn in range(10**6):
+    cache.put(turn % 20, np.full(100_000, turn % 20))
+"""
+    for _ in range(4):
+        child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+        with child:
+            assert child.stdout is not None
+            child.stdout.readline()
+            while not files(tmp_path):
+                assert child.poll() is None
+            child.kill()
+    cache = FolderCache(tmp_path, None, "key")
+    hits = [(index, cache.get(index)) for index in range(20)]
+    assert any(hit for _, (hit, _) in hits)
+    for index, (hit, sample) in hits:
+        assert not hit or (np.asarray(sample) == index).all()
+
+
+def test_what_a_crash_left_half_written_is_removed_an_hour_later(tmp_path: Path) -> None:
+    FolderCache(tmp_path, None, "key").put(0, 1)
+    folder = files(tmp_path)[0].parent
+    old, fresh = folder / "1.sample.1-1.new", folder / "2.sample.1-1.new"
+    for path in (old, fresh):
+        path.write_bytes(b"half")
+    an_hour_ago = time.time() - 3601
+    os.utime(old, (an_hour_ago, an_hour_ago))
+    assert FolderCache(tmp_path, None, "key").get(0) == (True, 1)
+    assert fresh.exists() and not old.exists()
 
 
 def test_memory_hits_are_read_only_and_bounded() -> None:

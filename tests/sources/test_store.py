@@ -6,6 +6,7 @@ import email.utils
 import hmac
 import importlib.util
 import io
+import json
 import os
 import shutil
 import socket
@@ -421,6 +422,63 @@ def test_a_real_azure_server(check: Check, azure: dict[str, str]) -> None:
     refused = Store("az://bucket", options=azure | {"account_key": "AAAA"}, patience=QUICK)
     with pytest.raises((PermissionError, StoreError), match="az://bucket"):
         refused.open()
+
+
+@pytest.fixture
+def google() -> Iterator[dict[str, str]]:
+    """The options for a bucket on a real server of Google's protocol, in its own process."""
+    program = os.environ.get("NOGIL_LOADER_FAKE_GCS") or shutil.which("fake-gcs-server")
+    if program is None:
+        pytest.skip("no fake-gcs-server here; NOGIL_LOADER_FAKE_GCS names one")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        place = f"127.0.0.1:{free.getsockname()[1]}"
+    host, _, port = place.partition(":")
+    child = subprocess.Popen(
+        [program, "-scheme=http", "-backend=memory", f"-host={host}", f"-port={port}",
+         f"-public-host={place}"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    with child:
+        assert child.stderr is not None
+        try:
+            assert any("server started" in line for line in child.stderr)
+            post(f"http://{place}/storage/v1/b", b'{"name": "bucket"}')
+            key = {
+                "gcs_base_url": f"http://{place}",
+                "disable_oauth": True,
+                "client_email": "",
+                "private_key": "",
+                "private_key_id": "",
+            }
+            yield {"google_service_account_key": json.dumps(key)}
+        finally:
+            child.kill()
+
+
+def post(address: str, body: bytes) -> None:
+    with contextlib.closing(urllib.request.urlopen(address, body)):
+        pass
+
+
+@needs_obstore
+def test_a_real_google_server(check: Check, google: dict[str, str]) -> None:
+    upload = json.loads(google["google_service_account_key"])["gcs_base_url"]
+    upload += "/upload/storage/v1/b/bucket/o?uploadType=media&name=train/"
+    for number in range(6):
+        post(f"{upload}{number}.bin", b"%d" % number * 1000)
+    source = Store("gs://bucket/train", options=google)
+    assert check(source) == [
+        {"path": f"gs://bucket/train/{number}.bin", "bytes": b"%d" % number * 1000}
+        for number in range(6)
+    ]
+    reader = source.open()
+    post(f"{upload}0.bin", b"new")
+    with pytest.raises(ObjectChangedError, match=r"gs://bucket/train/0\.bin changed"):
+        reader.bind()(0)
+    reader.close()
+    with pytest.raises(FileNotFoundError, match=r"no such object: 'gs://bucket/gone'\n"):
+        list(nl.from_store(["gs://bucket/gone"], options=google))
 
 
 def test_an_etag_is_the_same_with_and_without_quotes() -> None:
