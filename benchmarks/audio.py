@@ -1,4 +1,4 @@
-"""Clips of one second, WAV and FLAC, to batches of 32, all by the same libsndfile."""
+"""Clips of 1, 10 and 60 seconds, WAV and FLAC, to batches; all by the same libsndfile."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks import beside
-from benchmarks.harness import Plan
+from benchmarks.harness import Plan, Size
+from nogil_loader.cli.workloads.audio import LONGER
+
+PEERS = ("SPDL", "SPDL by batch", "SPDL io", "dataloader-rs", "torch", "torchdata")
 
 
-def plans(folder: Path, quick: bool, data: Path | None) -> Iterator[Plan]:
-    """WAV, then FLAC."""
+def plans(folder: Path, size: Size, data: Path | None) -> Iterator[Plan]:
+    """One second beside the peers, then the longer ones beside the loops by hand."""
     for name in ("wav", "flac"):
-        yield beside.plan(name, folder / name, quick)
+        yield beside.plan(name, folder / name, size, beside=PEERS, switched=True, workers=(1, 2))
+    for workload in LONGER:
+        yield beside.plan(workload.name, folder / workload.name, size)

@@ -7,91 +7,135 @@ threads, or worker processes; what differs is who feeds them. The question of a 
 
 from __future__ import annotations
 
-import itertools
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks import peers
-from benchmarks.harness import Plan, Row, serve, time_passes
-from nogil_loader.cli._measure import Subject, this_python
+from benchmarks import peers, rivals
+from benchmarks.harness import Plan, Row, Size, columns, serve, time_passes
+from nogil_loader import runtime
+from nogil_loader.cli._measure import Subject, reference_python, this_python
 from nogil_loader.cli.workloads import WORKLOADS, passes
-from nogil_loader.cli.workloads.base import Prepared, Workload
+from nogil_loader.cli.workloads.base import Prepared
 from nogil_loader.cli.workloads.byhand import LOOPS, Job
 
 WORKERS = (1, 2, 4)
-RIVALS = ("SPDL", "SPDL, GIL", "torch")
+SHOWN = ("rate", "cpu", "peak", "first")
 
 
 def plan(
     name: str,
     folder: Path,
-    quick: bool,
+    size: Size,
     *,
     prepared: Prepared | None = None,
-    rivals: Sequence[str] = RIVALS,
+    beside: Sequence[str] = (),
+    switched: bool = False,
+    workers: Sequence[int] = (2,),
+    theirs: Sequence[int] = (2,),
+    show: Sequence[str] = SHOWN,
+    title: str | None = None,
 ) -> Plan:
-    """A plan for the workload of that name; its data is made in ``folder`` unless given."""
+    """A plan for the workload of that name; its data is made in ``folder`` unless given.
+
+    ``beside`` names peers; ``switched`` adds the pipeline with the GIL on, in this interpreter
+    and in the reference if there is one. The engine and the loops written by hand are measured
+    with ``workers``, the others with ``theirs``. ``title`` names the plan, not the workload.
+    """
     workload, notes = WORKLOADS[name], []
     folder.mkdir(exist_ok=True)
     if prepared is None:
-        prepared = workload.prepare(folder, workload.few if quick else workload.count, 0)
-    pythons = dict.fromkeys(("engine", *LOOPS), this_python())
-    for rival in rivals:
+        prepared = workload.prepare(folder, workload.few if size.quick else workload.count, 0)
+    pythons = {"engine": this_python("-X", "gil=0") if runtime.free_threaded() else this_python()}
+    if switched and runtime.free_threaded():
+        pythons["engine, GIL on"] = this_python("-X", "gil=1")
+        if reference := reference_python():
+            pythons["engine, reference"] = (reference,)
+        else:
+            notes.append("No interpreter of the same build with a GIL: ci/reference makes one.")
+    pythons.update(dict.fromkeys(LOOPS, pythons["engine"]))
+    for rival in beside:
         try:
-            pythons[rival] = (peers.environment(rival),)
+            pythons[rival] = (peers.environment(peer_of(rival)),)
         except peers.LeftOut as reason:
             notes.append(str(reason))
+    if left := set(rivals.LOADERS) & set(pythons):
+        kinds = (
+            f"{rival}: {peers.PEERS[peer_of(rival)].kind}" for rival in pythons if rival in left
+        )
+        notes.insert(0, "; ".join(kinds) + ".")
     rows = []
     for variant, python in pythons.items():
+        ours = variant == "engine" or variant in LOOPS
         cells = {}
-        for workers in WORKERS:
-            column = f"{workers} worker{'s' * (workers > 1)}"
-            question = {
+        for count in workers if ours else theirs:
+            question: dict[str, object] = {
                 "workload": name,
                 "variant": variant,
                 "folder": str(prepared.folder),
-                "workers": workers,
-                "seconds": 0.3 if quick else 1.5,
+                "workers": count,
+                "seconds": size.seconds,
             }
-            subject = f"{name}, {variant}, {column}"
+            (column,) = columns((count,))
+            subject = f"{title or name}, {variant}, {column}"
             cells[column] = Subject(subject, python, question, "benchmarks.beside")
-        rows.append(Row(variant, cells, () if variant in LOOPS else tuple(LOOPS)))
+        versus = () if variant in LOOPS else tuple(LOOPS)
+        rows.append(Row(variant, cells, versus, peer=variant in rivals.LOADERS))
     return Plan(
-        name,
-        f"{prepared.about}. In brackets: against the fastest loop written by hand.",
-        tuple(f"{workers} worker{'s' * (workers > 1)}" for workers in WORKERS),
+        title or name,
+        f"{prepared.about}; batches of {workload.batch}. "
+        "In brackets: against the fastest loop written by hand.",
+        columns(workers),
         tuple(rows),
-        ("rate", "cpu", "peak", "first"),
+        tuple(show),
         tuple(notes),
     )
 
 
+def peer_of(rival: str) -> str:
+    """Whose environment a row needs.
+
+    >>> peer_of("SPDL by batch, GIL")
+    'SPDL, GIL'
+    """
+    return rival.replace(" by batch", "")
+
+
 def answer(question: dict[str, object]) -> dict[str, object]:
     """Measure one variant of one workload."""
-    workload, variant = WORKLOADS[str(question["workload"])], str(question["variant"])
+    name, variant = str(question["workload"]), str(question["variant"])
     folder, workers = Path(str(question["folder"])), int(str(question["workers"]))
     turns: Iterable[Iterator[object]]
-    if variant.startswith("SPDL"):
-        work = Work(workload, folder)
-        turns = (spdl(work, workers) for _ in itertools.count())
-    elif variant == "torch":
-        turns = torch(Work(workload, folder), workers)
+    if variant in rivals.LOADERS:
+        turns = rivals.LOADERS[variant](Work(name, folder), workers)
     else:
-        turns = passes(workload, variant, folder, workers)
-    return time_passes(turns, float(str(question["seconds"])), workload.rows)
+        turns = passes(WORKLOADS[name], variant.partition(",")[0], folder, workers)
+    return time_passes(turns, float(str(question["seconds"])), WORKLOADS[name].rows)
 
 
 class Work:
-    """A workload's job, sample by sample: what torch calls a data set."""
+    """A workload's job as the peers take it: see ``rivals.Work``."""
 
-    def __init__(self, workload: Workload, folder: Path) -> None:
-        job = workload.by_hand(folder)
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name, self.folder = name, folder
+        self.batch = WORKLOADS[name].batch
+
+    def __reduce__(self) -> tuple[Callable[[str, Path], Work], tuple[str, Path]]:
+        return Work, (self.name, self.folder)  # every process opens the files for itself
+
+    @cached_property
+    def job(self) -> Job[object, object]:
+        """The job of the loops written by hand."""
+        job = WORKLOADS[self.name].by_hand(self.folder)
         assert isinstance(job, Job)
-        self.job = job
-        self.batch = workload.batch
+        return job
+
+    @property
+    def samples(self) -> Sequence[object]:
+        """What the job is given: paths, most often."""
+        return self.job.samples
 
     def __len__(self) -> int:
         return len(self.job.samples)
@@ -100,46 +144,20 @@ class Work:
         """The result for one sample, made as the loop by hand makes it."""
         batch = self.job.new(1)
         self.job.put(batch, 0, self.job.samples[index])
-        return batch[0]
+        return batch[0]  # type: ignore[index]
+
+    def load(self, indices: Sequence[int]) -> object:
+        """A batch of samples, made as the loop by hand makes it."""
+        job = self.job
+        batch, put, samples = job.new(len(indices)), job.put, job.samples
+        for row, index in enumerate(indices):
+            put(batch, row, samples[index])
+        return job.seal(batch)
 
     def collate(self, results: Sequence[object]) -> object:
         """A batch of results."""
         stacked = isinstance(results[0], np.ndarray)
-        return self.job.seal(np.stack(results) if stacked else results)
-
-
-def spdl(work: Work, workers: int) -> Iterator[object]:
-    """One pass by SPDL's engine."""
-    from spdl.pipeline import PipelineBuilder
-
-    load: Callable[[int], object] = work.__getitem__
-    pipeline = (
-        PipelineBuilder()
-        .add_source(range(len(work)))
-        .pipe(load, concurrency=workers)
-        .aggregate(work.batch)
-        .pipe(work.collate)
-        .add_sink(2)
-        .build(num_threads=workers)
-    )
-    with pipeline.auto_stop():
-        yield from pipeline
-
-
-def torch(work: Work, workers: int) -> Iterator[Iterator[object]]:
-    """Passes by torch's DataLoader, whose worker processes stay from one to the next."""
-    from torch.utils.data import DataLoader
-
-    loader = DataLoader(
-        work,
-        batch_size=work.batch,
-        num_workers=workers,
-        persistent_workers=True,
-        collate_fn=work.collate,
-        multiprocessing_context="fork" if sys.platform == "linux" else None,
-    )
-    while True:
-        yield iter(loader)
+        return self.job.seal(np.stack(results) if stacked else results)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ Guarantees
   processes pays for them. Memory is proportional (PSS), so that shared pages count once.
 - A ratio is the median over neighbours, and refused where its ceiling varied by more than 15 %.
 
-A benchmark is a module of this package with ``plans(folder, quick, data)``, which makes its
+A benchmark is a module of this package with ``plans(folder, size, data)``, which makes its
 data in the folder and yields a ``Plan`` after the other. What measures one subject, in a child
 process, is ``answer(question)`` of the subject's module, called by ``serve``.
 """
@@ -21,13 +21,33 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from nogil_loader.cli._measure import UNSTEADY, Measurement, Subject, ratio, run_child, spread
+from nogil_loader.cli._measure import (
+    UNSTEADY,
+    ChildFailed,
+    Measurement,
+    Subject,
+    ratio,
+    run_child,
+    spread,
+    take_turns,
+)
 from nogil_loader.cli._results import duration
 from nogil_loader.cli._workload import peak_memory
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is measured: the least seconds of a measurement; ``quick`` also takes less data."""
+
+    seconds: float = 1.0
+    quick: bool = False
+
+
+FULL, QUICK = Size(), Size(0.3, True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +60,8 @@ class Row:
     label: str
     cells: Mapping[str, Subject]
     versus: tuple[str, ...] = ()
+    peer: bool = False
+    """Someone else's work, which may fail: then it is left out, and the notes say why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +71,7 @@ class Plan:
     ``show`` picks numbers by their names in ``NUMBERS``; ``notes`` say what was left out.
     """
 
-    title: str
+    name: str
     about: str
     columns: tuple[str, ...]
     rows: tuple[Row, ...]
@@ -61,6 +83,15 @@ class Plan:
         return [subject for row in self.rows for subject in row.cells.values()]
 
 
+def columns(workers: Iterable[int]) -> tuple[str, ...]:
+    """A column for each number of workers.
+
+    >>> columns((1, 2))
+    ('1 worker', '2 workers')
+    """
+    return tuple(f"{count} worker{'s' * (count > 1)}" for count in workers)
+
+
 NUMBERS: dict[str, tuple[str, Callable[[Measurement], float], Callable[[float], str]]] = {
     "wall": ("wall/sample", lambda m: m.wall / m.samples, duration),
     "cpu": ("CPU/sample", lambda m: m.cost, duration),
@@ -69,7 +100,40 @@ NUMBERS: dict[str, tuple[str, Callable[[Measurement], float], Callable[[float], 
     "first": ("first batch", lambda m: m.first, duration),
     "turn": ("last batch to first of next epoch", lambda m: m.stages["turn"], duration),
     "leave": ("leaving in the middle", lambda m: m.stages["leave"], duration),
+    "resumed": ("first batch, resumed", lambda m: m.stages["resumed"], duration),
+    "asked": ("asking for the state", lambda m: m.stages["asked"], duration),
+    "bytes": ("bytes of state", lambda m: m.stages["bytes"], lambda value: f"{value:,.0f}"),
 }
+
+
+def run(
+    plan: Plan, rounds: int, tell: Callable[[int, int, Subject], None]
+) -> tuple[Plan, dict[str, list[Measurement]]]:
+    """Measure everything, ``rounds`` times in turn; the plan comes back without the peers that
+    failed. ``tell(done, of, next)`` is called before each measurement."""
+    theirs = {one.name: row.label for row in plan.rows if row.peer for one in row.cells.values()}
+    failed: dict[str, str] = {}
+
+    def attempt(subject: Subject) -> Measurement:
+        label = theirs.get(subject.name)
+        if label in failed:
+            return NOTHING
+        try:
+            return measure(subject)
+        except ChildFailed as error:
+            if label is None:
+                raise
+            failed[label] = str(error)
+            return NOTHING
+
+    found = take_turns(plan.subjects(), rounds, tell, attempt)
+    notes = tuple(f"{label} is left out, it failed: {why}" for label, why in failed.items())
+    rows = tuple(row for row in plan.rows if row.label not in failed)
+    plan = replace(plan, rows=rows, notes=plan.notes + notes)
+    return plan, {one.name: found[one.name] for one in plan.subjects()}
+
+
+NOTHING = Measurement(0, 0.0, 0.0, 0.0, 0)
 
 
 def measure(subject: Subject) -> Measurement:
@@ -179,8 +243,7 @@ def serve(answer: Callable[[dict[str, object]], dict[str, object]]) -> None:
 def report(plan: Plan, found: Mapping[str, Sequence[Measurement]]) -> str:
     """The plan's table as Markdown: a line for each row and number."""
     head = ["", "", *plan.columns]
-    lines = [f"## {plan.title}", "", plan.about, "", _line(head), _line(["---"] * len(head))]
-    by_label = {row.label: row for row in plan.rows}
+    lines = [f"### {plan.name}", "", plan.about, "", _line(head), _line(["---"] * len(head))]
     for row in plan.rows:
         for show in plan.show:
             noun, pick, write = NUMBERS[show]
@@ -193,39 +256,21 @@ def report(plan: Plan, found: Mapping[str, Sequence[Measurement]]) -> str:
                 values = [pick(m) for m in found[subject.name]]
                 range_ = f" ± {spread(values) / 2:.0%}" if len(values) > 1 else ""
                 cells.append(write(median(values)) + range_)
-                under = [by_label[label].cells[column] for label in row.versus]
-                if under:
-                    fastest = min((found[one.name] for one in under), key=_wall)
-                    cells[-1] += _against(values, [pick(m) for m in fastest])
+                if under := ceiling(plan, row, column, found):
+                    cells[-1] += _against(values, [pick(m) for m in under])
             lines.append(_line(cells))
     notes = [f"- {note}" for note in plan.notes]
     return "\n".join([*lines, "", *notes]).rstrip() + "\n"
 
 
-def losses(plan: Plan, found: Mapping[str, Sequence[Measurement]]) -> list[str]:
-    """Where the engine's row does worse than another: slower, or 4 % more CPU time than the
-    fastest loop written by hand. What cannot be told, for an unsteady ceiling, is listed too."""
-    rows = {row.label: row for row in plan.rows}
-    if "engine" not in rows or "rate" not in plan.show:
-        return []
-    lines = []
-    for column, subject in rows["engine"].cells.items():
-        mine = found[subject.name]
-        ceilings = [found[rows[label].cells[column].name] for label in rows["engine"].versus]
-        fastest = min(ceilings, key=_wall)
-        cost = ratio([m.cost for m in mine], [m.cost for m in fastest])
-        if cost is None:
-            lines.append(f"{plan.title}, {column}: the ceiling was unsteady")
-        elif cost > 1.04:
-            lines.append(f"{plan.title}, {column}: x{cost:.2f} the CPU time of the loop by hand")
-        for label, row in rows.items():
-            if label == "engine" or label in rows["engine"].versus:
-                continue
-            other = found[row.cells[column].name]
-            rate = ratio([m.rate for m in mine], [m.rate for m in other])
-            if rate is not None and rate < 1:
-                lines.append(f"{plan.title}, {column}: x{rate:.2f} the throughput of {label}")
-    return lines
+def ceiling(
+    plan: Plan, row: Row, column: str, found: Mapping[str, Sequence[Measurement]]
+) -> Sequence[Measurement]:
+    """What the row is compared with in that column: the fastest of those it names, or nothing."""
+    by_label = {other.label: other for other in plan.rows}
+    cells = [by_label[label].cells for label in row.versus]
+    under = [found[each[column].name] for each in cells if column in each]
+    return min(under, key=_wall, default=())
 
 
 def _wall(found: Sequence[Measurement]) -> float:

@@ -1,30 +1,40 @@
 """What the engine itself costs: ops that do nothing, so that all that is left is the loader.
 
 Forced blocks of one show the price of a hop; adaptive blocks show what a user pays; the hop
-goes to four blocking threads and back. A plain loop in one thread and SPDL's core do the same.
+goes to four blocking threads and back. A plain loop in one thread and the peers do the same.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 import nogil_loader as nl
-from benchmarks.harness import Plan, Row, serve, time_passes
+from benchmarks import peers, rivals
+from benchmarks.harness import Plan, Row, Size, columns, serve, time_passes
 from nogil_loader.cli._measure import Subject, this_python
 
 WORKERS = (1, 2, 4)
-CASES = {  # label: (batch, samples of a pass)
-    "blocks of one": (256, 20_000),
-    "adaptive, batch 256": (256, 1_000_000),
+OURS = {  # label: (batch, samples of a pass)
+    "adaptive, batch 256": (256, 1_000_192),
     "adaptive, batch 32": (32, 400_000),
-    "hop and back, batch 256": (256, 400_000),
-    "a plain loop": (256, 1_000_000),
-    "SPDL": (256, 1_000),
+    "hop and back, batch 256": (256, 400_128),
+    "blocks of one": (256, 20_224),
+    "a plain loop": (256, 1_000_192),
+}
+PEERS = {  # label: samples of a pass, batches of 256
+    "SPDL": 1_024,
+    "SPDL by batch": 102_400,
+    "SPDL, GIL": 1_024,
+    "dataloader-rs": 102_400,
+    "dataloader-rs, GIL": 102_400,
+    "torch": 102_400,
+    "torchdata": 102_400,
+    "Grain": 10_240,
+    "tf.data": 10_240,
 }
 
 
@@ -33,26 +43,54 @@ def nothing(value: object) -> object:
     return value
 
 
-def plans(folder: Path, quick: bool, data: Path | None) -> Iterator[Plan]:
+class Nothing:
+    """The same for the peers: integers to batches of int64."""
+
+    batch = 256
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+    def collate(self, results: Sequence[object]) -> object:
+        """An array."""
+        return np.array(results)
+
+    def load(self, indices: Sequence[int]) -> object:
+        """An array of what the op makes of each."""
+        return np.array([self[index] for index in indices])
+
+
+def plans(folder: Path, size: Size, data: Path | None) -> Iterator[Plan]:
     """One row for each case, one column for each number of workers."""
+    pythons: dict[str, tuple[str, ...]] = dict.fromkeys(OURS, this_python())
     notes = []
-    labels = list(CASES)
-    if importlib.util.find_spec("spdl") is None:
-        labels.remove("SPDL")
-        notes.append("SPDL is left out: spdl-core is not installed.")
+    for label in PEERS:
+        try:
+            pythons[label] = (peers.environment(label.replace(" by batch", "")),)
+        except peers.LeftOut as reason:
+            notes.append(str(reason))
     rows = []
-    for label in labels:
+    for label, python in pythons.items():
         cells = {}
-        for workers in WORKERS[:1] if label == "a plain loop" else WORKERS:
-            column = f"{workers} worker{'s' * (workers > 1)}"
-            question = {"case": label, "workers": workers, "seconds": 0.2 if quick else 1.0}
-            name = f"{label}, {column}"
-            cells[column] = Subject(name, this_python(), question, "benchmarks.overhead")
-        rows.append(Row(label, cells, ("adaptive, batch 256",) if label == "SPDL" else ()))
+        for workers in (1,) if label == "a plain loop" else (2,) if label in PEERS else WORKERS:
+            (column,) = columns((workers,))
+            question = {"case": label, "workers": workers, "seconds": size.seconds}
+            cells[column] = Subject(
+                f"overhead, {label}, {column}", python, question, "benchmarks.overhead"
+            )
+        versus = ("adaptive, batch 256",) if label in PEERS else ()
+        rows.append(Row(label, cells, versus, peer=label in PEERS))
     yield Plan(
-        "Engine cost per sample, ops that do nothing",
-        "Integers through one op (three with the hop) into batches of int64.",
-        tuple(f"{workers} worker{'s' * (workers > 1)}" for workers in WORKERS),
+        "overhead",
+        "Integers through one op that does nothing (three with the hop) into batches of int64. "
+        "In brackets: against ours.",
+        columns(WORKERS),
         tuple(rows),
         ("wall", "cpu"),
         tuple(notes),
@@ -62,13 +100,14 @@ def plans(folder: Path, quick: bool, data: Path | None) -> Iterator[Plan]:
 def answer(question: dict[str, object]) -> dict[str, object]:
     """Measure one case."""
     case, workers = str(question["case"]), int(str(question["workers"]))
-    batch, count = CASES[case]
     passes: Iterable[Iterable[object]]
-    if case == "a plain loop":
+    if case in PEERS:
+        passes = rivals.LOADERS[case](Nothing(PEERS[case]), workers)
+    elif case == "a plain loop":
+        batch, count = OURS[case]
         passes = (plain(count, batch) for _ in itertools.count())
-    elif case == "SPDL":
-        passes = (spdl(count, batch, workers) for _ in itertools.count())
     else:
+        batch, count = OURS[case]
         chain = nl.from_sequence(range(count)).map(nothing)
         if case.startswith("hop"):
             chain = chain.map(nothing, threads=4).map(nothing)
@@ -81,23 +120,6 @@ def plain(count: int, batch: int) -> Iterator[object]:
     """No engine: one thread, one loop."""
     for start in range(0, count, batch):
         yield np.array([nothing(value) for value in range(start, min(count, start + batch))])
-
-
-def spdl(count: int, batch: int, workers: int) -> Iterator[object]:
-    """The same work by SPDL."""
-    from spdl.pipeline import PipelineBuilder
-
-    pipeline = (
-        PipelineBuilder()
-        .add_source(range(count))
-        .pipe(nothing, concurrency=workers)
-        .aggregate(batch)
-        .pipe(np.array)
-        .add_sink(2)
-        .build(num_threads=workers)
-    )
-    with pipeline.auto_stop():
-        yield from pipeline
 
 
 if __name__ == "__main__":

@@ -6,9 +6,21 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks import beside
-from benchmarks.harness import Plan
+from benchmarks.harness import Plan, Size
+
+PEERS = (
+    "SPDL",
+    "SPDL by batch",
+    "SPDL by batch, GIL",
+    "dataloader-rs",
+    "dataloader-rs, GIL",
+    "torch",
+    "torchdata",
+    "Grain",
+    "tf.data",
+)
 
 
-def plans(folder: Path, quick: bool, data: Path | None) -> Iterator[Plan]:
+def plans(folder: Path, size: Size, data: Path | None) -> Iterator[Plan]:
     """The lines are in memory; what is measured is the Python that works on them."""
-    yield beside.plan("text", folder, quick)
+    yield beside.plan("text", folder, size, beside=PEERS, switched=True, workers=(1, 2, 4))

@@ -10,40 +10,41 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from statistics import median
 
 import nogil_loader as nl
-from benchmarks import peers
-from benchmarks.harness import Plan, Row, serve
+from benchmarks import peers, rivals
+from benchmarks.harness import Plan, Row, Size, serve
 from nogil_loader.cli._measure import Subject, this_python
 from nogil_loader.cli._workload import peak_memory
 
 BATCH, SAMPLES, WORKERS = 32, 256, 2
 WORK = 0.020 / BATCH
-Passes = Callable[[], Generator[Iterator[object], None, None]]
+PEERS = ("SPDL", "torch", "torchdata", "dataloader-rs")
 
 
-def plans(folder: Path, quick: bool, data: Path | None) -> Iterator[Plan]:
+def plans(folder: Path, size: Size, data: Path | None) -> Iterator[Plan]:
     """One row for each loader, two workers."""
     notes, pythons = [], {"engine": this_python()}
-    for rival in ("SPDL", "torch"):
+    for rival in PEERS:
         try:
             pythons[rival] = (peers.environment(rival),)
         except peers.LeftOut as reason:
             notes.append(str(reason))
     rows = []
     for variant, python in pythons.items():
-        question = {"variant": variant, "turns": 3 if quick else 10}
+        question = {"variant": variant, "turns": 3 if size.quick else 10}
         subject = Subject(f"turnaround, {variant}", python, question, "benchmarks.turnaround")
-        rows.append(
-            Row(variant, {"2 workers": subject}, () if variant == "engine" else ("engine",))
-        )
+        versus = () if variant == "engine" else ("engine",)
+        rows.append(Row(variant, {"2 workers": subject}, versus, peer=variant != "engine"))
     yield Plan(
         "turnaround",
-        "32 samples a batch, 0.625 ms of work a sample. In brackets: against the engine.",
+        "32 samples a batch, 0.625 ms of work a sample. In brackets: against the engine. Grain, "
+        "tf.data and SPDL on an endless stream have no turn, nor has ours with repeat(): they "
+        "are not here.",
         ("2 workers",),
         tuple(rows),
         ("first", "turn", "leave"),
@@ -59,19 +60,20 @@ def burn(index: int) -> int:
     return index
 
 
-def engine() -> Generator[Iterator[object], None, None]:
+def engine() -> rivals.Passes:
     """Ours."""
     chain = nl.from_sequence(range(SAMPLES)).map(burn).batch(BATCH).workers(WORKERS)
     yield from chain.epochs(1_000_000_000)
 
 
-def spdl() -> Generator[Iterator[object], None, None]:
+def spdl() -> rivals.Passes:
     """SPDL's: a pipeline for each pass."""
     from spdl.pipeline import PipelineBuilder
 
     def one() -> Iterator[object]:
-        builder = PipelineBuilder().add_source(range(SAMPLES)).pipe(burn, concurrency=WORKERS)
-        pipeline = builder.aggregate(BATCH).add_sink(2).build(num_threads=WORKERS)
+        builder = PipelineBuilder[int, object]().add_source(range(SAMPLES))
+        builder = builder.pipe(burn, concurrency=WORKERS).aggregate(BATCH).add_sink(2)
+        pipeline = builder.build(num_threads=WORKERS)
         with pipeline.auto_stop():
             yield from pipeline
 
@@ -79,19 +81,10 @@ def spdl() -> Generator[Iterator[object], None, None]:
         yield one()
 
 
-def torch() -> Generator[Iterator[object], None, None]:
-    """torch's, with workers that stay."""
-    from torch.utils.data import DataLoader
-
-    loader = DataLoader(
-        Burned(), batch_size=BATCH, num_workers=WORKERS, persistent_workers=True, collate_fn=list
-    )
-    while True:
-        yield iter(loader)
-
-
 class Burned:
-    """torch's kind of data set."""
+    """What the peers take: see ``rivals.Work``."""
+
+    batch = BATCH
 
     def __len__(self) -> int:
         return SAMPLES
@@ -99,13 +92,22 @@ class Burned:
     def __getitem__(self, index: int) -> int:
         return burn(index)
 
+    def collate(self, results: Sequence[object]) -> object:
+        """A list, as it is."""
+        return results
 
-VARIANTS: dict[str, Passes] = {"engine": engine, "SPDL": spdl, "torch": torch}
+    def load(self, indices: Sequence[int]) -> object:
+        """The results of these."""
+        return [burn(index) for index in indices]
+
+
+OURS: dict[str, Callable[[], rivals.Passes]] = {"engine": engine, "SPDL": spdl}
 
 
 def answer(question: dict[str, object]) -> dict[str, object]:
     """Measure one loader: the first batch once, turns several times, leaving once."""
-    turns, waits = VARIANTS[str(question["variant"])](), []
+    variant, waits = str(question["variant"]), []
+    turns = OURS[variant]() if variant in OURS else rivals.LOADERS[variant](Burned(), WORKERS)
     began = time.perf_counter()
     batches = iter(next(turns))
     next(batches)

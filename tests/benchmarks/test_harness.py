@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+import pickle
 import subprocess
 import sys
 import time
@@ -13,9 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import beside, harness, overhead
+from benchmarks import beside, harness, overhead, rivals
 from nogil_loader.cli._measure import Measurement, Subject, take_turns
-from nogil_loader.cli.workloads import WORKLOADS
+from nogil_loader.cli.workloads import USUAL, WORKLOADS
 from nogil_loader.cli.workloads.byhand import LOOPS
 
 
@@ -38,7 +40,7 @@ def table(show: str, **found: list[Measurement]) -> str:
         harness.Row(name, {"1": Subject(name, (), {})}, () if "ceiling" in name else ("ceiling",))
         for name in found
     ]
-    plan = harness.Plan("Title", "About.", ("1",), tuple(rows), (show,))
+    plan = harness.Plan("title", "About.", ("1",), tuple(rows), (show,))
     return harness.report(plan, found)
 
 
@@ -70,26 +72,24 @@ def test_of_several_loops_by_hand_the_fastest_is_the_ceiling() -> None:
         harness.Row("a", {"1": Subject("a", (), {})}),
         harness.Row("b", {"1": Subject("b", (), {})}),
     ]
-    plan = harness.Plan("Title", "About.", ("1",), tuple(rows), ("wall",))
+    plan = harness.Plan("title", "About.", ("1",), tuple(rows), ("wall",))
     text = harness.report(plan, {"engine": slow, "a": slow, "b": fast})
     assert "20.0 ms (x2)" in text
 
 
-def test_where_the_engine_loses_is_said_first() -> None:
-    labels = {"engine": ("hand",), "hand": (), "peer": ("hand",)}
-    rows = [harness.Row(k, {"1": Subject(k, (), {})}, v) for k, v in labels.items()]
-    plan = harness.Plan("text", "About.", ("1",), tuple(rows), ("rate", "cpu"))
-    found = {
-        "engine": [Measurement(100, 1.0, 1.2, 1, 1)] * 3,
-        "hand": [Measurement(100, 1.0, 1.0, 1, 1)] * 3,
-        "peer": [Measurement(100, 0.5, 2.0, 1, 1)] * 3,
-    }
-    assert harness.losses(plan, found) == [
-        "text, 1: x1.20 the CPU time of the loop by hand",
-        "text, 1: x0.50 the throughput of peer",
-    ]
-    found["hand"] = [Measurement(100, 1.0, cpu, 1, 1) for cpu in (1.0, 1.3, 1.0)]
-    assert harness.losses(plan, found)[0] == "text, 1: the ceiling was unsteady"
+def test_a_peer_that_fails_is_left_out_and_the_notes_say_why() -> None:
+    def python(code: str) -> Subject:
+        return Subject(code, (sys.executable, "-c", code), {})
+
+    answer = {"samples": 1, "wall": 1.0, "cpu": 1.0, "first": 1.0, "peak": 1}
+    rows = (
+        harness.Row("engine", {"1": python(f"print('{json.dumps(answer)}')")}),
+        harness.Row("peer", {"1": python("raise OSError('no such codec')")}, peer=True),
+    )
+    plan, found = harness.run(harness.Plan("x", "", ("1",), rows, ("wall",)), 2, lambda *_: None)
+    assert [row.label for row in plan.rows] == ["engine"]
+    assert plan.notes == ("peer is left out, it failed: OSError: no such codec",)
+    assert [len(ones) for ones in found.values()] == [2]
 
 
 def test_time_and_memory_of_child_processes_count() -> None:
@@ -131,39 +131,48 @@ def test_subjects_take_turns_forwards_and_backwards() -> None:
     assert [len(found[name]) for name in "abc"] == [3, 3, 3]
 
 
-@pytest.mark.parametrize("case", [case for case in overhead.CASES if case != "SPDL"])
+@pytest.mark.parametrize("case", overhead.OURS)
 def test_every_case_of_the_overhead_runs(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(overhead.CASES, case, (overhead.CASES[case][0], 1_000))
+    monkeypatch.setitem(overhead.OURS, case, (overhead.OURS[case][0], 1_000))
     found = overhead.answer({"case": case, "workers": 2, "seconds": 0.01})
     assert int(str(found["samples"])) % 1_000 == 0
 
 
 @pytest.mark.parametrize("name", ["text", "npy"])
-@pytest.mark.parametrize("variant", ["engine", *LOOPS, "SPDL"])
+@pytest.mark.parametrize("variant", ["engine", *LOOPS, "SPDL", "SPDL by batch"])
 def test_every_variant_delivers_every_sample(name: str, variant: str, tmp_path: Path) -> None:
-    if variant == "SPDL":
+    if variant.startswith("SPDL"):
         pytest.importorskip("spdl.pipeline")
-    folder = WORKLOADS[name].prepare(tmp_path, 300, 0).folder
+    count = 2 * WORKLOADS[name].batch
+    folder = WORKLOADS[name].prepare(tmp_path, count, 0).folder
     question = {"workload": name, "variant": variant, "folder": str(folder)}
     found = beside.answer({**question, "workers": 2, "seconds": 0.01})
-    assert int(str(found["samples"])) % 300 == 0
+    assert int(str(found["samples"])) % count == 0
 
 
-@pytest.mark.parametrize("name", sorted(WORKLOADS))
+@pytest.mark.parametrize("name", [one.name for one in USUAL])
 def test_peers_make_what_the_loop_by_hand_makes(name: str, tmp_path: Path) -> None:
     if name in ("pictures", "tar"):
         pytest.importorskip("PIL")
     if name in ("wav", "flac"):
         pytest.importorskip("_soundfile_data")
     workload = WORKLOADS[name]
-    work = beside.Work(workload, workload.prepare(tmp_path, 3, 0).folder)
+    work = pickle.loads(pickle.dumps(beside.Work(name, workload.prepare(tmp_path, 3, 0).folder)))
     with closing(work.job):
         (by_hand,) = work.job.run("by_batch", 8, 1)
-        theirs = work.collate([work[index] for index in range(len(work))])
-    if isinstance(by_hand, dict):
-        assert {k: v.tolist() for k, v in by_hand.items()} == {
-            k: v.tolist()
-            for k, v in theirs.items()  # type: ignore[attr-defined]
-        }
-    else:
-        assert np.array_equal(by_hand, theirs)  # type: ignore[arg-type]
+        for theirs in (
+            work.collate([work[index] for index in range(len(work))]),
+            work.load(range(len(work))),
+        ):
+            if isinstance(by_hand, dict):
+                assert {k: v.tolist() for k, v in by_hand.items()} == {
+                    k: v.tolist() for k, v in theirs.items()
+                }
+            else:
+                assert np.array_equal(by_hand, theirs)
+
+
+def test_an_endless_stream_is_cut_only_where_samples_fill_the_batches(tmp_path: Path) -> None:
+    work = beside.Work("text", WORKLOADS["text"].prepare(tmp_path, 300, 0).folder)
+    with pytest.raises(ValueError, match="300 samples do not fill batches of 256"):
+        next(rivals._cut(work, iter(())))

@@ -51,12 +51,15 @@ def test_pictures_by_hand_are_those_of_the_decoder(tmp_path: Path) -> None:
     assert np.array_equal(batch, np.stack([decoder(path) for path in paths]))
 
 
-@pytest.mark.parametrize("name", sorted(WORKLOADS))
+LARGE = ("wav-60s", "flac-60s", "npy-10MB", "npz-10MB", "mapped-10MB")
+
+
+@pytest.mark.parametrize("name", sorted(set(WORKLOADS) - set(LARGE)))
 def test_the_pipeline_and_the_loop_make_the_same_batches(name: str, tmp_path: Path) -> None:
     workload = WORKLOADS[name]
     if name in ("pictures", "tar"):
         pytest.importorskip("PIL")
-    if name in ("wav", "flac"):
+    if name.startswith(("wav", "flac")):
         pytest.importorskip("_soundfile_data")
     folder = workload.prepare(tmp_path, 5, 1).folder
     with closing(passes(workload, "engine", folder, 2)) as turns:
@@ -68,10 +71,10 @@ def test_the_pipeline_and_the_loop_make_the_same_batches(name: str, tmp_path: Pa
         for key, column in by_hand.items():
             assert np.array_equal(engine[key], column)  # type: ignore[index]
     else:
-        field = {"pictures": "image", "tar": "image", "wav": "sound", "flac": "sound"}.get(
-            name, "x"
-        )
-        mine, other = engine[field], by_hand  # type: ignore[index]
-        if name == "mapped":  # each in an order of its own
+        kind = name.partition("-")[0]
+        fields = {"pictures": "image", "tar": "image", "wav": "sound", "flac": "sound"}
+        mine = engine[fields.get(kind, "x")] if isinstance(engine, dict) else engine
+        other = by_hand
+        if kind in ("mapped", "tokens"):  # each in an order of its own
             mine, other = np.sort(mine, axis=0), np.sort(by_hand, axis=0)  # type: ignore[call-overload]
         assert np.array_equal(mine, other)

@@ -11,15 +11,15 @@ from collections.abc import Generator, Iterator
 from contextlib import closing
 from pathlib import Path
 
-from nogil_loader.cli.workloads.arrays import MAPPED, NPY, NPZ
-from nogil_loader.cli.workloads.audio import FLAC, WAV
+from nogil_loader.cli.workloads.arrays import MAPPED, NPY, NPZ, OTHER_SIZES
+from nogil_loader.cli.workloads.audio import FLAC, LONGER, WAV
 from nogil_loader.cli.workloads.base import Workload
 from nogil_loader.cli.workloads.pictures import PICTURES, TAR
 from nogil_loader.cli.workloads.text import TEXT
+from nogil_loader.cli.workloads.tokens import TOKENS
 
-WORKLOADS = {
-    workload.name: workload for workload in (PICTURES, TEXT, TAR, WAV, FLAC, NPY, NPZ, MAPPED)
-}
+USUAL = (PICTURES, TEXT, TAR, WAV, FLAC, NPY, NPZ, MAPPED, TOKENS)
+WORKLOADS = {workload.name: workload for workload in (*USUAL, *LONGER, *OTHER_SIZES)}
 
 
 def passes(

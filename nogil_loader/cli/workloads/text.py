@@ -76,4 +76,4 @@ def _job(folder: Path) -> Looped:
     return Job(lines_of(folder), _new_list, _put_summary, columns)
 
 
-TEXT = Workload("text", 256, 12_000, 3_000, make, _pipeline, _job, rows_of("id"))
+TEXT = Workload("text", 256, 12_288, 3_072, make, _pipeline, _job, rows_of("id"))
