@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 
 from benchmarks import page
 from benchmarks.harness import FULL, QUICK, Plan, Size, report, run
+from benchmarks.plants import PLANTS
 from benchmarks.results import Found, Results, as_json
 from benchmarks.targets import judge
 from nogil_loader import runtime
@@ -40,6 +41,7 @@ def main() -> int:
     print("\n".join(f"- {key}: {value}" for key, value in facts.items()), flush=True)
     size = QUICK if args.quick else FULL
     size = Size(args.seconds or size.seconds, size.quick)
+    rounds = args.rounds or (1 if args.quick else 5)
     measured: list[tuple[Plan, Found]] = []
     with Progress() as progress:
 
@@ -50,7 +52,7 @@ def main() -> int:
             module = importlib.import_module(f"benchmarks.{name}")
             with TemporaryDirectory(prefix="nogil-loader-benchmark-") as folder:
                 for plan in module.plans(Path(folder), size, args.data):
-                    plan, found = run(plan, args.rounds or (1 if args.quick else 5), tell)
+                    plan, found = run(plan, rounds, tell, args.plant)
                     progress.show("")
                     measured.append((plan, found))
                     print("\n" + report(plan, found), flush=True)
@@ -77,6 +79,7 @@ def _arguments() -> argparse.Namespace:
     add("--json", type=Path, metavar="FILE", help="write everything to FILE")
     add("--html", type=Path, metavar="FILE", help="write a page that needs nothing but itself")
     add("--page", type=Path, metavar="FILE", help="write the measured part of a Markdown page")
+    add("--plant", choices=tuple(PLANTS), help="a defect that the numbers have to show")
     args = parser.parse_args()
     if unknown := set(args.names) - set(NAMES):
         parser.error(f"no benchmark is called {', '.join(sorted(unknown))}: {', '.join(NAMES)}")

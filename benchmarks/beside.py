@@ -2,12 +2,13 @@
 
 All of them call the same function on the same files and make the same batches, with as many
 threads, or worker processes; what differs is who feeds them. The question of a child is
-``{"workload", "variant", "folder", "workers", "seconds"}``.
+``{"workload", "variant", "folder", "workers", "seconds", "of"}``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from functools import cached_property
 from pathlib import Path
 
@@ -66,6 +67,8 @@ def plan(
             f"{rival}: {peers.PEERS[peer_of(rival)].kind}" for rival in pythons if rival in left
         )
         notes.insert(0, "; ".join(kinds) + ".")
+    with closing((work := Work(name, prepared.folder)).job):
+        of = len(work)
     rows = []
     for variant, python in pythons.items():
         ours = variant == "engine" or variant in LOOPS
@@ -77,12 +80,14 @@ def plan(
                 "folder": str(prepared.folder),
                 "workers": count,
                 "seconds": size.seconds,
+                "of": of,
             }
             (column,) = columns((count,))
             subject = f"{title or name}, {variant}, {column}"
             cells[column] = Subject(subject, python, question, "benchmarks.beside")
         versus = () if variant in LOOPS else tuple(LOOPS)
-        rows.append(Row(variant, cells, versus, peer=variant in rivals.LOADERS))
+        own = variant == "SPDL io"
+        rows.append(Row(variant, cells, versus, peer=variant in rivals.LOADERS, own=own))
     return Plan(
         title or name,
         f"{prepared.about}; batches of {workload.batch}. "
@@ -112,7 +117,8 @@ def answer(question: dict[str, object]) -> dict[str, object]:
         turns = rivals.LOADERS[variant](Work(name, folder), workers)
     else:
         turns = passes(WORKLOADS[name], variant.partition(",")[0], folder, workers)
-    return time_passes(turns, float(str(question["seconds"])), WORKLOADS[name].rows)
+    seconds, of = float(str(question["seconds"])), int(str(question["of"]))
+    return time_passes(turns, seconds, WORKLOADS[name].rows, of)
 
 
 class Work:

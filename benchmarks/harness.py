@@ -25,6 +25,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
+import numpy as np
+
 from nogil_loader.cli._measure import (
     UNSTEADY,
     ChildFailed,
@@ -62,6 +64,8 @@ class Row:
     versus: tuple[str, ...] = ()
     peer: bool = False
     """Someone else's work, which may fail: then it is left out, and the notes say why."""
+    own: bool = False
+    """Results differ from the others', for it brings decoders of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +111,14 @@ NUMBERS: dict[str, tuple[str, Callable[[Measurement], float], Callable[[float], 
 
 
 def run(
-    plan: Plan, rounds: int, tell: Callable[[int, int, Subject], None]
+    plan: Plan,
+    rounds: int,
+    tell: Callable[[int, int, Subject], None],
+    plant: str | None = None,
 ) -> tuple[Plan, dict[str, list[Measurement]]]:
     """Measure everything, ``rounds`` times in turn; the plan comes back without the peers that
-    failed. ``tell(done, of, next)`` is called before each measurement."""
+    failed, or whose results are not those of the others. ``tell(done, of, next)`` is called
+    before each measurement. ``plant`` is a defect of ``plants``, to see it caught."""
     theirs = {one.name: row.label for row in plan.rows if row.peer for one in row.cells.values()}
     failed: dict[str, str] = {}
 
@@ -119,7 +127,7 @@ def run(
         if label in failed:
             return NOTHING
         try:
-            return measure(subject)
+            return measure(subject, plant)
         except ChildFailed as error:
             if label is None:
                 raise
@@ -127,6 +135,7 @@ def run(
             return NOTHING
 
     found = take_turns(plan.subjects(), rounds, tell, attempt)
+    failed |= {label: why for label, why in _other_results(plan, found) if label not in failed}
     notes = tuple(f"{label} is left out, it failed: {why}" for label, why in failed.items())
     rows = tuple(row for row in plan.rows if row.label not in failed)
     plan = replace(plan, rows=rows, notes=plan.notes + notes)
@@ -136,10 +145,28 @@ def run(
 NOTHING = Measurement(0, 0.0, 0.0, 0.0, 0)
 
 
-def measure(subject: Subject) -> Measurement:
+def _other_results(
+    plan: Plan, found: Mapping[str, Sequence[Measurement]]
+) -> Iterator[tuple[str, str]]:
+    """The peers that delivered something else than the rest. Ours must not: an error."""
+    expected: float | None = None
+    for row in sorted(plan.rows, key=lambda row: row.peer):
+        for subject in row.cells.values():
+            totals = [one.stages["total"] for one in found[subject.name] if "total" in one.stages]
+            for total in totals if not row.own else []:
+                expected = total if expected is None else expected
+                if abs(total - expected) > 1e-6 * abs(expected) + 1e-9:
+                    why = f"its results add up to {total:.9g}, those of the others to {expected:.9g}"
+                    if not row.peer:
+                        raise AssertionError(f"{subject.name}: {why}")
+                    yield row.label, why
+
+
+def measure(subject: Subject, plant: str | None = None) -> Measurement:
     """One measurement, with the memory of all of the subject's processes."""
     watch = MemoryWatch()
-    command = [*subject.python, "-m", subject.module, json.dumps(subject.question)]
+    question = dict(subject.question) | ({"plant": plant} if plant else {})
+    command = [*subject.python, "-m", subject.module, json.dumps(question)]
     answer = run_child(command, watch=watch.of)
     if watch.several:  # a single process knows its own peak exactly, whatever was sampled
         answer["peak"] = watch.peak
@@ -211,19 +238,30 @@ def _read(path: str) -> str:
 
 
 def time_passes(
-    passes: Iterable[Iterable[object]], seconds: float, rows: Callable[[object], int]
+    passes: Iterable[Iterable[object]],
+    seconds: float,
+    rows: Callable[[object], int],
+    of: int | None = None,
 ) -> dict[str, object]:
     """Consume whole passes, the first to warm up, then for at least so many seconds.
 
     ``rows`` tells how many samples a batch holds: what was not delivered is not counted, and
-    a pass that delivers more or less than the first is an error.
+    a pass of another number than ``of``, or than the first, is an error. Where
+    ``of`` is given, all numbers of the first pass are added up, so that results can be
+    compared: ``stages["total"]``.
     """
     began = time.perf_counter()
     turns = iter(passes)
     batches = iter(next(turns))
-    expected = rows(next(batches))
+    batch = next(batches)
     first = time.perf_counter() - began
-    expected += sum(map(rows, batches))
+    total, expected = add_up(batch), rows(batch)
+    for batch in batches:
+        total += add_up(batch)
+        expected += rows(batch)
+    del batch
+    if of not in (None, expected):
+        raise AssertionError(f"a pass of {expected} samples, of {of} that there are")
     samples, wall, cpu, began = 0, 0.0, cpu_seconds(), time.perf_counter()
     while wall < seconds:
         count = sum(map(rows, next(turns)))
@@ -232,12 +270,28 @@ def time_passes(
         samples += count
         wall = time.perf_counter() - began
     cpu = cpu_seconds() - cpu
-    return {"samples": samples, "wall": wall, "cpu": cpu, "first": first, "peak": peak_memory()}
+    told = {"samples": samples, "wall": wall, "cpu": cpu, "first": first, "peak": peak_memory()}
+    return {**told, "stages": {} if of is None else {"total": total}}
+
+
+def add_up(batch: object) -> float:
+    """The sum of all numbers in the arrays of a batch."""
+    arrays = batch.values() if isinstance(batch, dict) else [batch]
+    return sum(
+        float(array.sum(dtype=np.float64))
+        for array in arrays
+        if isinstance(array, np.ndarray) and array.dtype.kind in "fiu"
+    )
 
 
 def serve(answer: Callable[[dict[str, object]], dict[str, object]]) -> None:
     """Be the process of one measurement: JSON as the argument, JSON as the last line."""
-    print(json.dumps(answer(json.loads(sys.argv[1]))))
+    question = json.loads(sys.argv[1])
+    if plant := question.pop("plant", None):
+        from benchmarks.plants import PLANTS
+
+        PLANTS[plant]()
+    print(json.dumps(answer(question)))
 
 
 def report(plan: Plan, found: Mapping[str, Sequence[Measurement]]) -> str:

@@ -145,7 +145,7 @@ def test_every_variant_delivers_every_sample(name: str, variant: str, tmp_path: 
         pytest.importorskip("spdl.pipeline")
     count = 2 * WORKLOADS[name].batch
     folder = WORKLOADS[name].prepare(tmp_path, count, 0).folder
-    question = {"workload": name, "variant": variant, "folder": str(folder)}
+    question = {"workload": name, "variant": variant, "folder": str(folder), "of": count}
     found = beside.answer({**question, "workers": 2, "seconds": 0.01})
     assert int(str(found["samples"])) % count == 0
 

@@ -1,0 +1,133 @@
+"""Every harness catches a planted defect before its numbers mean anything."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from benchmarks import harness, plants
+from nogil_loader.cli._measure import ChildFailed, Measurement, Subject, this_python
+from nogil_loader.cli.workloads import WORKLOADS
+from nogil_loader.cli.workloads.byhand import LOOPS
+
+SIZE = harness.Size(0.05, True)
+HARNESSES = {  # the label of the engine's row in the plan
+    "overhead": "adaptive, batch 256",
+    "model": "blocks of 256",
+    "skew": "engine",
+    "turnaround": "engine",
+    "resume": "engine",
+    "server": "engine",
+}
+
+
+@pytest.mark.parametrize("name", HARNESSES)
+def test_needless_work_in_the_engine_shows(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarks.peers.PEERS", {})
+    monkeypatch.setattr("benchmarks.peers.environment", _none_here)
+    plans = importlib.import_module(f"benchmarks.{name}").plans(tmp_path, SIZE, None)
+    plan = next(plans)
+    try:
+        row = next(row for row in plan.rows if row.label == HARNESSES[name])
+        subject = next(iter(row.cells.values()))
+        healthy, planted = harness.measure(subject), harness.measure(subject, "engine")
+    finally:
+        plans.close()
+    # A pass has a batch at least, and every number but a sample's own is one of a batch.
+    assert _slowest(planted) > _slowest(healthy) + 0.8 * plants.ENGINE
+
+
+def _none_here(name: str) -> str:
+    from benchmarks.peers import LeftOut
+
+    raise LeftOut(f"{name} is left out: not in a test.")
+
+
+def _slowest(measured: Measurement) -> float:
+    """Seconds for 256 samples, or to the first batch: what a delay of a batch moves."""
+    return max(measured.first, measured.wall / measured.samples * 256)
+
+
+def subject_of(name: str, variant: str, folder: Path, of: int) -> Subject:
+    question = {"workload": name, "variant": variant, "folder": str(folder), "of": of}
+    return Subject(
+        variant, this_python(), {**question, "workers": 2, "seconds": 0.05}, "benchmarks.beside"
+    )
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return WORKLOADS["text"].prepare(tmp_path_factory.mktemp("text"), 512, 0).folder
+
+
+def test_needless_work_in_the_engine_shows_beside_the_loops(text: Path) -> None:
+    subject = subject_of("text", "engine", text, 512)
+    healthy, planted = harness.measure(subject), harness.measure(subject, "engine")
+    assert planted.cost > healthy.cost + 0.8 * plants.ENGINE / 256
+
+
+def test_a_slow_loop_by_hand_does_not_become_the_ceiling(text: Path) -> None:
+    rows = [
+        harness.Row(variant, {"1": subject_of("text", variant, text, 512)}) for variant in LOOPS
+    ]
+    engine = harness.Row("engine", {"1": subject_of("text", "engine", text, 512)}, tuple(LOOPS))
+    plan = harness.Plan("text", "", ("1",), (engine, *rows), ("wall",))
+    plan, found = harness.run(plan, 1, lambda *_: None, "ceiling")
+    assert harness.ceiling(plan, plan.rows[0], "1", found) is not found["by_batch"]
+
+
+def run_with_peer(folder: Path, plant: str | None) -> tuple[harness.Plan, Sequence[Measurement]]:
+    engine, peer = (subject_of("text", name, folder, 512) for name in ("engine", "SPDL by batch"))
+    if plant == "idle":
+        peer = subject_of("text", "SPDL", folder, 512)
+    rows = (
+        harness.Row("engine", {"1": engine}),
+        harness.Row("peer", {"1": peer}, peer=True),
+    )
+    plan = harness.Plan("text", "", ("1",), rows, ("wall",))
+    plan, found = harness.run(plan, 1, lambda *_: None, plant)
+    return plan, found["engine"]
+
+
+@pytest.mark.parametrize(
+    ("plant", "why"),
+    [("short", "a pass of 256 samples, of 512 that there are"), ("idle", "KeyError: 'id'")],
+)
+def test_a_peer_that_is_given_less_work_gets_no_number(text: Path, plant: str, why: str) -> None:
+    pytest.importorskip("spdl.pipeline")
+    plan, _ = run_with_peer(text, plant)
+    assert [row.label for row in plan.rows] == ["engine"]
+    assert why in plan.notes[0]
+
+
+def test_a_peer_that_delivers_something_else_gets_no_number() -> None:
+    total = iter((10.0, 10.0, 10.1))
+    rows = tuple(
+        harness.Row(label, {"1": Subject(label, (), {})}, peer="peer" in label)
+        for label in ("engine", "good peer", "bad peer")
+    )
+    found = {
+        row.label: [Measurement(1, 1, 1, 1, 1, {"total": next(total)})] for row in rows
+    }
+    plan = harness.Plan("x", "", ("1",), rows, ("wall",))
+    ((label, why),) = harness._other_results(plan, found)
+    assert label == "bad peer" and why == (
+        "its results add up to 10.1, those of the others to 10"
+    )
+    found["engine"] = [Measurement(1, 1, 1, 1, 1, {"total": 10.0})]
+    mine = harness.Row("loop", {"1": Subject("loop", (), {})})
+    plan = harness.Plan("x", "", ("1",), (rows[0], mine), ("wall",))
+    found["loop"] = [Measurement(1, 1, 1, 1, 1, {"total": 11.0})]
+    with pytest.raises(AssertionError, match="loop: its results add up to 11"):
+        list(harness._other_results(plan, found))
+
+
+def test_a_child_that_delivers_too_little_is_an_error(text: Path) -> None:
+    with pytest.raises(ChildFailed, match="a pass of 512 samples, of 513 that there are"):
+        harness.measure(subject_of("text", "by_stripe", text, 513))
+
