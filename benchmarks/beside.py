@@ -114,7 +114,7 @@ def answer(question: dict[str, object]) -> dict[str, object]:
     folder, workers = Path(str(question["folder"])), int(str(question["workers"]))
     turns: Iterable[Iterator[object]]
     if variant in rivals.LOADERS:
-        turns = rivals.LOADERS[variant](Work(name, folder), workers)
+        turns = rivals.loader(variant)(Work(name, folder), workers)
     else:
         turns = passes(WORKLOADS[name], variant.partition(",")[0], folder, workers)
     seconds, of = float(str(question["seconds"])), int(str(question["of"]))

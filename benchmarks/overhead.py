@@ -102,7 +102,7 @@ def answer(question: dict[str, object]) -> dict[str, object]:
     case, workers = str(question["case"]), int(str(question["workers"]))
     passes: Iterable[Iterable[object]]
     if case in PEERS:
-        passes = rivals.LOADERS[case](Nothing(PEERS[case]), workers)
+        passes = rivals.loader(case)(Nothing(PEERS[case]), workers)
     elif case == "a plain loop":
         batch, count = OURS[case]
         passes = (plain(count, batch) for _ in itertools.count())

@@ -1,6 +1,6 @@
 """How each peer is asked to do a job: the same function, the same batches, as many workers.
 
-``LOADERS[name](work, workers)`` gives the passes over a ``Work``, each an iterator of batches.
+``loader(name)(work, workers)`` gives the passes over a ``Work``, each an iterator of batches.
 
 Guarantees
 - All call the same ``Work``: by the sample, with its ``collate``, where the peer's documentation
@@ -13,6 +13,7 @@ Guarantees
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -267,17 +268,25 @@ def tf_data(work: Work, workers: int) -> Passes:
     yield from _cut(work, batches())
 
 
-LOADERS: dict[str, Callable[[Work, int], Passes]] = {
-    "SPDL": spdl,
-    "SPDL by batch": spdl_by_batch,
-    "SPDL, GIL": spdl,
-    "SPDL by batch, GIL": spdl_by_batch,
-    "SPDL io": spdl_io,
-    "dataloader-rs": dataloader_rs,
-    "dataloader-rs, GIL": dataloader_rs,
-    "torch": torch,
-    "torchdata": torchdata,
-    "WebDataset": webdataset,
-    "Grain": grain,
-    "tf.data": tf_data,
+LOADERS: dict[str, tuple[str, Callable[[Work, int], Passes]]] = {
+    "SPDL": ("spdl.pipeline", spdl),
+    "SPDL by batch": ("spdl.pipeline", spdl_by_batch),
+    "SPDL, GIL": ("spdl.pipeline", spdl),
+    "SPDL by batch, GIL": ("spdl.pipeline", spdl_by_batch),
+    "SPDL io": ("spdl.io", spdl_io),
+    "dataloader-rs": ("dataloader_rs", dataloader_rs),
+    "dataloader-rs, GIL": ("dataloader_rs", dataloader_rs),
+    "torch": ("torch.utils.data", torch),
+    "torchdata": ("torchdata.nodes", torchdata),
+    "WebDataset": ("webdataset", webdataset),
+    "Grain": ("grain", grain),
+    "tf.data": ("tensorflow", tf_data),
 }
+"""By name: what to import, and the passes."""
+
+
+def loader(name: str) -> Callable[[Work, int], Passes]:
+    """The passes of that peer, which is imported: nobody's first batch waits for an import."""
+    module, passes = LOADERS[name]
+    importlib.import_module(module)
+    return passes

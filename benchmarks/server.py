@@ -26,7 +26,7 @@ COLUMN = "256 threads"
 
 def plans(folder: Path, size: Size, data: Path | None) -> Iterator[Plan]:
     """The engine and the client by hand; the server runs while the plan is measured."""
-    with serving(2_048 if size.quick else 8_192, SIZE, LATENCY) as addresses:
+    with serving(1_024 if size.quick else 4_096, SIZE, LATENCY) as addresses:
         listed = folder / "addresses"
         listed.write_text("\n".join(addresses))
         rows = []

@@ -93,7 +93,7 @@ def answer(question: dict[str, object]) -> dict[str, object]:
     variant, workers = str(question["variant"]), 2
     passes: Iterator[Iterator[object]]
     if variant in rivals.LOADERS:
-        passes = rivals.LOADERS[variant](Burned(), workers)
+        passes = rivals.loader(variant)(Burned(), workers)
     elif variant in LOOPS:
         job = Job(durations(), _new, _put, as_it_is)
         passes = (job.run(variant, BATCH, workers) for _ in itertools.count())

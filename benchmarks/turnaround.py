@@ -107,7 +107,8 @@ OURS: dict[str, Callable[[], rivals.Passes]] = {"engine": engine, "SPDL": spdl}
 def answer(question: dict[str, object]) -> dict[str, object]:
     """Measure one loader: the first batch once, turns several times, leaving once."""
     variant, waits = str(question["variant"]), []
-    turns = OURS[variant]() if variant in OURS else rivals.LOADERS[variant](Burned(), WORKERS)
+    load = None if variant == "engine" else rivals.loader(variant)
+    turns = OURS[variant]() if variant in OURS or load is None else load(Burned(), WORKERS)
     began = time.perf_counter()
     batches = iter(next(turns))
     next(batches)
