@@ -156,7 +156,9 @@ def _other_results(
             for total in totals if not row.own else []:
                 expected = total if expected is None else expected
                 if abs(total - expected) > 1e-6 * abs(expected) + 1e-9:
-                    why = f"its results add up to {total:.9g}, those of the others to {expected:.9g}"
+                    why = (
+                        f"its results add up to {total:.9g}, those of the others to {expected:.9g}"
+                    )
                     if not row.peer:
                         raise AssertionError(f"{subject.name}: {why}")
                     yield row.label, why

@@ -111,14 +111,10 @@ def test_a_peer_that_delivers_something_else_gets_no_number() -> None:
         harness.Row(label, {"1": Subject(label, (), {})}, peer="peer" in label)
         for label in ("engine", "good peer", "bad peer")
     )
-    found = {
-        row.label: [Measurement(1, 1, 1, 1, 1, {"total": next(total)})] for row in rows
-    }
+    found = {row.label: [Measurement(1, 1, 1, 1, 1, {"total": next(total)})] for row in rows}
     plan = harness.Plan("x", "", ("1",), rows, ("wall",))
     ((label, why),) = harness._other_results(plan, found)
-    assert label == "bad peer" and why == (
-        "its results add up to 10.1, those of the others to 10"
-    )
+    assert label == "bad peer" and why == ("its results add up to 10.1, those of the others to 10")
     found["engine"] = [Measurement(1, 1, 1, 1, 1, {"total": 10.0})]
     mine = harness.Row("loop", {"1": Subject("loop", (), {})})
     plan = harness.Plan("x", "", ("1",), (rows[0], mine), ("wall",))
@@ -130,4 +126,3 @@ def test_a_peer_that_delivers_something_else_gets_no_number() -> None:
 def test_a_child_that_delivers_too_little_is_an_error(text: Path) -> None:
     with pytest.raises(ChildFailed, match="a pass of 512 samples, of 513 that there are"):
         harness.measure(subject_of("text", "by_stripe", text, 513))
-
