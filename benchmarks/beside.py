@@ -86,8 +86,8 @@ def plan(
             subject = f"{title or name}, {variant}, {column}"
             cells[column] = Subject(subject, python, question, "benchmarks.beside")
         versus = () if variant in LOOPS else tuple(LOOPS)
-        own = variant == "SPDL io"
-        rows.append(Row(variant, cells, versus, peer=variant in rivals.LOADERS, own=own))
+        peer, loose = variant in rivals.LOADERS, variant.startswith("SPDL")
+        rows.append(Row(variant, cells, versus, peer, loose))
     return Plan(
         title or name,
         f"{prepared.about}; batches of {workload.batch}. "
@@ -167,4 +167,6 @@ class Work:
 
 
 if __name__ == "__main__":
-    serve(answer)
+    from benchmarks import beside
+
+    serve(beside.answer)  # whose classes are not of __main__: they pickle, and plants find them

@@ -64,8 +64,9 @@ class Row:
     versus: tuple[str, ...] = ()
     peer: bool = False
     """Someone else's work, which may fail: then it is left out, and the notes say why."""
-    own: bool = False
-    """Results differ from the others', for it brings decoders of its own."""
+    loose: bool = False
+    """Results may differ from the others': it brings decoders of its own, or delivers samples
+    as they complete, so that one of the next pass may come before the last of this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +154,7 @@ def _other_results(
     for row in sorted(plan.rows, key=lambda row: row.peer):
         for subject in row.cells.values():
             totals = [one.stages["total"] for one in found[subject.name] if "total" in one.stages]
-            for total in totals if not row.own else []:
+            for total in totals if not row.loose else []:
                 expected = total if expected is None else expected
                 if abs(total - expected) > 1e-6 * abs(expected) + 1e-9:
                     why = (

@@ -32,7 +32,7 @@ def engine() -> None:
         burn(ENGINE)
         return following(run)
 
-    Run.__next__ = slower  # type: ignore[method-assign]
+    Run.__next__ = slower  # type: ignore[method-assign,assignment]
 
 
 def ceiling() -> None:
