@@ -27,10 +27,10 @@ NAMES = (
     "arrays",
     "tokens",
     "server",
-    "skew",
     "turnaround",
     "resume",
     "memory",
+    "skew",
 )
 
 
@@ -41,6 +41,7 @@ def main() -> int:
     print("\n".join(f"- {key}: {value}" for key, value in facts.items()), flush=True)
     size = QUICK if args.quick else FULL
     size = Size(args.seconds or size.seconds, size.quick)
+    command = " ".join(["python -m benchmarks", *sys.argv[1:]])
     rounds = args.rounds or (1 if args.quick else 5)
     measured: list[tuple[Plan, Found]] = []
     with Progress() as progress:
@@ -56,11 +57,12 @@ def main() -> int:
                     progress.show("")
                     measured.append((plan, found))
                     print("\n" + report(plan, found), flush=True)
-    results = Results(" ".join(["python -m benchmarks", *sys.argv[1:]]), facts, tuple(measured))
+                    results = Results(command, facts, tuple(measured))
+                    if args.json:  # each time: a run that is ended early leaves what it has
+                        text = json.dumps(as_json(results), indent=1) + "\n"
+                        args.json.write_text(text, encoding="utf-8")
     for one in judge(results.measured):
         print({True: "met   ", False: "MISSED", None: "?     "}[one.met], *one.line)
-    if args.json:
-        args.json.write_text(json.dumps(as_json(results), indent=1) + "\n", encoding="utf-8")
     if args.html:
         args.html.write_text(page.html(results), encoding="utf-8")
     if args.page:

@@ -9,8 +9,8 @@ from benchmarks import beside
 from benchmarks.harness import Plan, Size
 from nogil_loader.cli.workloads.arrays import OTHER_SIZES
 
-FILES = ("SPDL", "SPDL by batch", "SPDL io", "dataloader-rs", "torch")
-ROWS = ("SPDL", "SPDL by batch", "dataloader-rs", "torch", "Grain")
+FILES = ("SPDL by batch", "SPDL io", "dataloader-rs", "torch")
+ROWS = ("SPDL by batch", "dataloader-rs", "torch", "Grain")
 
 
 def plans(folder: Path, size: Size, data: Path | None) -> Iterator[Plan]:

@@ -205,6 +205,7 @@ def webdataset(work: Work, workers: int) -> Passes:
     import webdataset
 
     from nogil_loader.cli.workloads.base import files_in
+    from nogil_loader.cli.workloads.byhand import as_it_is
     from nogil_loader.cli.workloads.pictures import SIZE, decode_into
 
     into = decode_into()
@@ -218,7 +219,11 @@ def webdataset(work: Work, workers: int) -> Passes:
     data = webdataset.WebDataset(shards, shardshuffle=False).map(load)
     data = data.batched(work.batch, collation_fn=work.collate)
     loader = webdataset.WebLoader(
-        data, batch_size=None, num_workers=workers, persistent_workers=True
+        data,
+        batch_size=None,
+        num_workers=workers,
+        persistent_workers=True,
+        collate_fn=as_it_is,  # else it makes tensors of arrays
     )
     while True:
         yield iter(loader)

@@ -73,7 +73,7 @@ def plans(folder: Path, size: Size, data: Path | None) -> Iterator[Plan]:
     (column,) = columns((2,))
     rows = []
     for label, python in pythons.items():
-        question = {"variant": label, "seconds": 2 * size.seconds}
+        question = {"variant": label, "seconds": size.seconds}
         subject = Subject(f"skew, {label}", python, question, "benchmarks.skew")
         versus = () if label in LOOPS else tuple(LOOPS)
         rows.append(Row(label, {column: subject}, versus, peer=label in PEERS))

@@ -17,7 +17,6 @@ PEERS = (
     "torch",
     "torchdata",
     "Grain",
-    "tf.data",
 )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from benchmarks import beside
 from benchmarks.harness import Plan, Size
 
-PEERS = ("SPDL", "SPDL by batch", "dataloader-rs", "torch", "torchdata", "Grain")
+PEERS = ("SPDL by batch", "dataloader-rs", "torch", "Grain")
 
 
 def plans(folder: Path, size: Size, data: Path | None) -> Iterator[Plan]:

@@ -127,13 +127,13 @@ def workload(kind: str, size: int, count: int, few: int) -> Workload:
     )
 
 
-NPY, NPZ = workload("npy", 150, 512, 128), workload("npz", 150, 512, 128)
-MAPPED = workload("mapped", 20, 4_096, 1_024)
+NPY, NPZ = workload("npy", 150, 2048, 128), workload("npz", 150, 2048, 128)
+MAPPED = workload("mapped", 20, 16_384, 1_024)
 OTHER_SIZES = (
-    workload("npy", 20, 2_048, 512),
+    workload("npy", 20, 4_096, 512),
     workload("npy", 10_000, 24, 8),
-    workload("npz", 20, 2_048, 512),
+    workload("npz", 20, 4_096, 512),
     workload("npz", 10_000, 24, 8),
-    workload("mapped", 150, 1_024, 256),
+    workload("mapped", 150, 2_048, 256),
     workload("mapped", 10_000, 24, 8),
 )

@@ -91,7 +91,7 @@ def workload(kind: str, seconds: int, batch: int, count: int, few: int) -> Workl
     return Workload(name, batch, count, few, prepare, make, job, rows_of("sound"))
 
 
-WAV, FLAC = workload("wav", 1, 32, 1024, 256), workload("flac", 1, 32, 512, 128)
+WAV, FLAC = workload("wav", 1, 32, 2048, 256), workload("flac", 1, 32, 1024, 128)
 LONGER = (
     workload("wav", 10, 8, 128, 32),
     workload("flac", 10, 8, 64, 16),
