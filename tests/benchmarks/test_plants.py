@@ -14,8 +14,8 @@ from nogil_loader.cli.workloads.byhand import LOOPS
 
 SIZE = harness.Size(0.05, True)
 HARNESSES = {  # the label of the engine's row in the plan
-    "overhead": "adaptive, batch 256",
-    "model": "blocks of 256",
+    "overhead": "blocks of one",
+    "model": "blocks of 1",
     "skew": "engine",
     "turnaround": "engine",
     "resume": "engine",
@@ -47,8 +47,10 @@ def _none_here(name: str) -> str:
 
 
 def _shown(measured: Measurement) -> float:
-    """CPU seconds of 256 samples, a batch or more, where they were taken; else to the first."""
-    return 256 * measured.cost if measured.cpu else measured.first
+    """CPU seconds of 256 samples, a batch or more, where they were taken; else a wait."""
+    if measured.cpu:
+        return 256 * measured.cost
+    return measured.stages["turn"] if "turn" in measured.stages else measured.first
 
 
 def subject_of(name: str, variant: str, folder: Path, of: int) -> Subject:
