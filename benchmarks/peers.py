@@ -130,10 +130,10 @@ def environment(name: str) -> str:
                 complete.touch()
         if complete.exists():
             if reason := _run(str(home / "bin/python"), "-c", peer.probe):
-                reasons.append(f"{python}: {reason}")
+                reasons.append(f"{Path(python).name}: {reason}")
                 continue
             return str(home / "bin" / "python")
-        reasons.append(f"{python}: {failed.read_text()}")
+        reasons.append(f"{Path(python).name}: {failed.read_text()}")
     raise LeftOut(f"{name} is left out: {'; '.join(reasons) or 'no interpreter for it here'}.")
 
 
