@@ -19,7 +19,6 @@ HARNESSES = {  # the label of the engine's row in the plan
     "skew": "engine",
     "turnaround": "engine",
     "resume": "engine",
-    "server": "engine",
 }
 
 
