@@ -2,7 +2,7 @@
 
 ``python -m benchmarks text --plant engine`` measures with one: the number that should have moved
 must move, or the run must end with an error. ``tests/benchmarks/test_plants.py`` does so with
-every harness.
+every harness but the server's, where the noise of 256 threads is larger than the defect.
 """
 
 from __future__ import annotations
