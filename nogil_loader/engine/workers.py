@@ -456,21 +456,21 @@ def _run(engine: Engine, worker: Worker, task: Task) -> None:
         return
     block, segment = task.block, task.segment
     assert block is not None and segment is not None
-    last = segment.spec.last
     if block.level and block.op == 0 and block.cells and block.out is None:
         block.cells = [finished(cell) for cell in block.cells]
     plain = worker.courses[segment.number]
     if plain is not None and block.op == plain.first and block.out is None and not block.alone:
         short = worker.quick and segment.estimate * block.count < _QUICK
-        if short and plain.passed < _UNTIMED and not engine.weighs:
+        if short and plain.passed < _UNTIMED:
             hurry(task, block, plain)
             if task.failed:
                 worker.meter.ops[block.level][block.op].failures += len(task.failed)
                 _forgive(task, block, segment)
             elif task.slots is not None:
-                _write_rows(engine, worker, task, block)
+                _write_rows(engine, task, task.slots, block)
             return
         plain.make_up(worker.meter.ops[block.level])
+    last = segment.spec.last
     carry(
         task,
         block,
@@ -487,7 +487,7 @@ def _run(engine: Engine, worker: Worker, task: Task) -> None:
     if engine.weighs:
         _weigh(task, block)
     if task.slots and block.op == last and not task.failed and not task.futures:
-        _write_rows(engine, worker, task, block)
+        _write_rows(engine, task, task.slots, block)
 
 
 def _forgive(task: Task, block: Block, segment: Segment) -> None:
@@ -507,23 +507,23 @@ def _weigh(task: Task, block: Block) -> None:
 def finished(value: object) -> object:
     """A unit of an upper level, as the user knows it."""
     if type(value) is Slot:
-        assert isinstance(value.buffer, BatchBuffer)
+        assert value.buffer is not None
         return value.buffer.result(value.rows)
     return value
 
 
-def _write_rows(engine: Engine, worker: Worker, task: Task, block: Block) -> None:
+def _write_rows(engine: Engine, task: Task, slots: list[Rows], block: Block) -> None:
     """Early rows: the finished samples go to their places at once."""
     cells = block.cells
-    if not cells or task.slots is None:
+    if not cells:
         return
-    alone = len(task.slots) == 1
-    for slot, row, begin, end in task.slots:
+    alone = len(slots) == 1
+    for slot, row, begin, end in slots:
         part = cells if alone else cells[begin - block.start : end - block.start]
         if not part:
             continue
         buffer = slot.buffer
-        assert isinstance(buffer, BatchBuffer)
+        assert buffer is not None
         try:
             allocated = buffer.write(row, part)
         except BaseException as error:
@@ -545,7 +545,7 @@ def _collate(engine: Engine, worker: Worker, task: Task, closed: Closed) -> None
     try:
         first = closed.cells[0]
         if not closed.idents and type(first) is Slot:
-            assert isinstance(first.buffer, BatchBuffer)
+            assert first.buffer is not None
             raise first.buffer.explain(first.rows, names)
         cells = list(map(finished, closed.cells)) if closed.level else closed.cells
         if collate is not None:

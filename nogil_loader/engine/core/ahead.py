@@ -59,6 +59,14 @@ class Ahead:
         self._begun = 0
         """Early rows: batches of which a unit was claimed."""
         self.least = _least_window(spec)
+        self._clear = 0
+        """Units below this one may be claimed in blocks of ``_size`` with no further question."""
+        self._size = 0
+
+    def doom(self) -> None:
+        """A failure, or enough, lies ahead: nothing more is claimed."""
+        self.doomed = True
+        self._clear = 0
 
     @property
     def exhausted(self) -> bool:
@@ -76,25 +84,33 @@ class Ahead:
 
     def allowed(self) -> int:
         """Units that may be claimed now: a whole block, or none."""
+        head = self._head
+        size = head.size
+        if self.claimed + size <= self._clear and size == self._size:
+            return size  # nearly always
         if self.doomed:
             return 0
         stop = self._source.stop
         left = self.left if stop is None or self.available is not None else stop - self.claimed
         if left <= 0:
             return 0
-        head = self._head
         if head.special and not head.admits(self.claimed):
             return 0
         if self.claimed < self._source.point.unit:
             return 1  # a unit to run again
-        size = head.size
         if self._even and left < size * SPREAD * head.threads:
             # Towards the end, blocks so small that all workers finish together.
             left = max(1, left // (SPREAD * head.threads))
         count = size if size <= left and not head.special else head.wanted(left)
-        if self._rows is not None and self.memory is None and self.claimed + count <= self._bound:
-            return count
-        return self._measured(count)
+        if self._rows is None or self.memory is not None:
+            return self._measured(count)
+        if self.claimed + count > self._bound:
+            count = self._measured(count)
+        if stop is not None and self.available is None and not head.special:
+            # Until then, neither the window nor the end is near.
+            last = stop - size * SPREAD * head.threads if self._even else stop
+            self._clear, self._size = min(self._bound, last), size
+        return count
 
     def _measured(self, count: int) -> int:
         source, head = self._source, self._head

@@ -25,7 +25,7 @@ from nogil_loader.engine.core.level import Closed, Delivery, Level, Point, Slot
 from nogil_loader.engine.core.policy import judge, scatter
 from nogil_loader.engine.core.segment import Segment
 from nogil_loader.engine.core.spec import CPU, CoreSpec, RunStart
-from nogil_loader.engine.core.task import Task
+from nogil_loader.engine.core.task import Rows, Task
 from nogil_loader.engine.core.timers import Timers
 from nogil_loader.engine.core.tuning import Tuner
 from nogil_loader.engine.errors import StageTimeout
@@ -194,21 +194,18 @@ class Core:
         else:
             if segment.block is None and block.count:
                 segment.observe(block.count, now - task.since)
-            if segment.tuner is not None:
-                self._tune(segment.tuner, block.count, now - task.since, now)
-            if segment.spec.serial:
-                segment.next = block.stop
+            if segment.special:
+                if segment.tuner is not None:
+                    self._tune(segment.tuner, block.count, now - task.since, now)
+                if segment.spec.serial:
+                    segment.next = block.stop
             if segment.following is not None:
                 segment.following.put(block)
                 return
-            level = segment.level
-            if task.slots is not None and self._written(task, block, now):
-                level.front += block.count  # in turn, and nothing is whole by it
-                level.judged += block.count
-                if level.front != level.stop:
-                    return
-            else:
-                self._arrive(level, block, now)
+            if task.slots is None:
+                self._arrive(segment.level, block, now)
+            elif self._written(task, task.slots, block, now):
+                return
         self._settle(now)
 
     def _tune(self, tuner: Tuner, units: int, seconds: float, now: float) -> None:
@@ -225,27 +222,34 @@ class Core:
                 level.deliver_early(block)
         level.arrive(block, now)
 
-    def _written(self, task: Task, block: Block, now: float) -> bool:
+    def _written(self, task: Task, slots: list[Rows], block: Block, now: float) -> bool:
         """Rows of early batches were filled; whole batches go up.
 
         Returns whether that is all there is to it.
         """
         level = self.source
-        assert task.slots is not None
-        for grown, size in task.growth:
-            self.ahead.grow(grown, size)
-        if len(task.slots) == 1 and block.ids is None and not block.size:
-            slot = task.slots[0][0]
-            slot.left -= block.count
-            if slot.left and block.start == level.front and not level.waiting:
-                return not task.growth and block.failure is None
-            block.cells = []
-            if not slot.left:
+        if task.growth:
+            for grown, size in task.growth:
+                self.ahead.grow(grown, size)
+        if len(slots) == 1 and block.ids is None and not block.size:
+            slot = slots[0][0]
+            count = block.count
+            slot.left -= count
+            if slot.left:
+                front = level.front
+                if block.start == front and not level.waiting and block.failure is None:
+                    level.front = front = front + count  # in turn, and nothing is whole by it
+                    level.judged += count
+                    return front != level.stop and not task.growth
+                block.cells = []
+            else:
+                block.cells = []
                 self._rise(slot, now)
         else:
             self.ahead.charged -= block.size
-            for slot in early.written(block, task.slots):
+            for slot in early.written(block, slots):
                 self._rise(slot, now)
+        self._arrive(level, block, now)
         return False
 
     def _rise(self, slot: Slot, now: float) -> None:
@@ -291,7 +295,7 @@ class Core:
         if not task.failed:
             self._unit_above(closed, task.value, task.allocated, now)
             return
-        self.ahead.doomed = True
+        self.ahead.doom()
         above = self.levels[closed.level + 1]
         above.spans[closed.number] = closed.span
         first = unit_of(closed.idents[0]) if closed.idents else closed.span.first
@@ -317,7 +321,7 @@ class Core:
         op = segment.level.spec.ops[block.op]
         pending, wait = judge(block, op.policy, failed, undone)
         if block.failure is not None:
-            self.ahead.doomed = True
+            self.ahead.doom()
         whole = segment.spec.serial or block.alone
         if pending and whole:
             block.pending = pending
@@ -465,7 +469,7 @@ class Core:
         """All that there will be of a level was judged: the next one learns its end."""
         level.finish()
         if level is self.source:
-            self.ahead.doomed = True
+            self.ahead.doom()
         if level is self.last:
             return
         above = self.levels[level.number + 1]

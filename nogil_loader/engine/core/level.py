@@ -10,8 +10,8 @@ Guarantees
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from nogil_loader.engine.core.block import Block, Failure, Ident, Skip, as_tuple, unit_of
 from nogil_loader.engine.core.spec import LevelSpec
@@ -59,6 +59,22 @@ class Span(NamedTuple):
     """The level-0 unit its first cell came from: batch-level randomness keys by it."""
 
 
+class Buffer(Protocol):
+    """A batch in the making, which workers give to a slot; the core only keeps it."""
+
+    misfit: bool
+
+    def write(self, row: int, values: Sequence[object]) -> int: ...
+
+    def kept(self, values: Sequence[object]) -> int: ...
+
+    def spoil(self, row: int, error: BaseException) -> None: ...
+
+    def result(self, rows: int) -> object: ...
+
+    def explain(self, rows: int, name: Callable[[int], str]) -> BaseException: ...
+
+
 class Slot:
     """A batch with early rows, while its rows are being written."""
 
@@ -68,8 +84,7 @@ class Slot:
         self.number = number
         self.rows = rows
         self.left = rows
-        self.buffer: object = None
-        """Set by the workers' side; the core only keeps it."""
+        self.buffer: Buffer | None = None
         self.size = 0
         """Bytes that it holds, as far as workers have told."""
         self.reserved = 0

@@ -90,7 +90,7 @@ class CoreSpec:
     ordered: bool = True
     block: int | None = None
     """Units a block, where they should not adapt."""
-    target: float = 1e-3
+    target: float = 8e-3
     """Seconds of work that a block should be."""
     memory: int | None = None
     """Bytes in flight, or None for no bound but the window."""
