@@ -7,7 +7,7 @@ Guarantees
   sample made again.
 - When the bytes are used up, or the disk is full, nothing more is inserted; what is there
   goes on being read. That is logged once. Up to four processes that fill one folder together
-  pass its bytes by at most a sample each.
+  pass its bytes by a sample or two each, which they were writing while the others counted.
 - A file that a crash left half written is removed when the cache is opened an hour later.
 - Arrays of a hit are read-only views of the mapped file; they stay valid as long as they are
   held, even when the file is removed.
