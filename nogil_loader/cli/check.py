@@ -27,6 +27,7 @@ from nogil_loader.cli._inspect import Inspect, Item
 from nogil_loader.cli._results import duration
 from nogil_loader.cli._terminal import Style, UsageError, table
 from nogil_loader.observe.counts import Quarantined
+from nogil_loader.observe.report import volume
 from nogil_loader.sources.arrays import Arrays
 from nogil_loader.sources.base import Reader, Source
 from nogil_loader.sources.errors import BrokenFileError, EmptySourceError, UnsupportedMemberError
@@ -283,19 +284,6 @@ def _shapes(kind: Kind) -> str:
     if len(kind.shapes) > 3:
         common.append(f"{len(kind.shapes) - 3:,} more")
     return "; ".join(filter(None, [", ".join(common), ", ".join(sorted(kind.dtypes)[:3])]))
-
-
-def volume(count: float) -> str:
-    """Bytes with the unit that suits them.
-
-    >>> volume(0), volume(999), volume(1_234_567)
-    ('0 B', '999 B', '1.23 MB')
-    """
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if count < 999.5 or unit == "TB":
-            break
-        count /= 1000
-    return f"{count:.0f} B" if unit == "B" else f"{count:.3g} {unit}"
 
 
 def as_json(found: Findings) -> dict[str, object]:

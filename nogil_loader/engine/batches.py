@@ -26,6 +26,8 @@ from nogil_loader.engine.errors import CollateError, UndeclaredFuture
 Allocate: TypeAlias = "Callable[[tuple[int, ...], np.dtype[np.generic]], NDArray[np.generic]]"
 """(shape, dtype) -> an uninitialised array; a device gives pinned memory here."""
 
+_FEW = 8
+"""Items of a long list that are weighed."""
 _NUMBERS: dict[type, np.dtype[np.generic]] = {
     bool: np.dtype(np.bool_),
     int: np.dtype(np.int64),
@@ -332,18 +334,28 @@ def _row_name(row: int) -> str:
     return f"sample {row} of the batch"
 
 
+def weigh(value: object) -> int:
+    """Bytes as ``sizeof`` has them; of a long list a few items stand for all."""
+    if isinstance(value, dict):
+        return sum(map(weigh, value.values()))
+    if isinstance(value, (tuple, list)) and len(value) > _FEW:
+        some = value[:: len(value) // _FEW]
+        return sum(map(weigh, some)) * len(value) // len(some)
+    return sizeof(value)
+
+
 def sizeof(value: object) -> int:
     """Bytes of a sample: arrays, bytes, strings and what containers hold of them."""
     if isinstance(value, np.ndarray):
         return value.nbytes
     if isinstance(value, (bytes, bytearray, str)):
         return len(value)
-    if isinstance(value, memoryview):
-        return value.nbytes
     if isinstance(value, dict):
         return sum(map(sizeof, value.values()))
     if isinstance(value, (tuple, list)):
         return sum(map(sizeof, value))
+    if hasattr(type(value), "nbytes"):  # memoryviews, tensors
+        return int(value.nbytes)  # type: ignore[attr-defined]
     return sys.getsizeof(value)
 
 

@@ -31,6 +31,7 @@ from nogil_loader.engine.program import Places
 from nogil_loader.engine.tracing import ConsumerLane
 from nogil_loader.engine.workers import Engine, finished
 from nogil_loader.observe.counts import ConsumerCount, MachineCount
+from nogil_loader.observe.meters import OpCount, OpMeter
 from nogil_loader.observe.report import Report
 from nogil_loader.sources.base import JSON
 
@@ -74,6 +75,10 @@ class Run(Generic[T]):
         self._samples = 0
         self._first: tuple[float, float] | None = None
         """When the first delivery came, and how long the consumer had waited for it."""
+        self._asks = self._found = 0
+        """Times that the consumer asked, and deliveries that were ready then, added up."""
+        self._latency = OpMeter()
+        """From source to consumer."""
         self._asked: float | None = None
         """When the consumer began to wait, while it does."""
         self._gone: tuple[float, float] | None = None
@@ -138,6 +143,8 @@ class Run(Generic[T]):
         engine = self._engine
         if self._over is not None or (engine.closing and engine.queue.empty()):
             raise RunClosed("the run was closed: start another") from self._over
+        self._asks += 1
+        self._found += engine.queue.qsize()
         begun = self._asked = monotonic()
         try:
             delivery = engine.queue.get(timeout=timeout)
@@ -160,6 +167,8 @@ class Run(Generic[T]):
             self._first = now, self.waited
         self._samples += delivery.weight
         count = len(delivery.values)
+        if delivery.since:
+            self._latency.add(count, (now - delivery.since) * count, 0)
         if count == 0 and self._returned is not None:
             self._returned.pass_over(delivery)
         if self._lane is not None:
@@ -264,8 +273,12 @@ class Run(Generic[T]):
         came, startup = self._first or (now, waited)
         stalled = max(0.0, waited - startup)
         worked = max(0.0, now - came - stalled)
-        begun = self._engine.begun
-        consumer = ConsumerCount(self.yielded, waited, came - begun, stalled, worked)
+        ready = self._found / max(1, self._asks)
+        quantile = OpCount(histogram=tuple(self._latency.histogram)).quantile
+        consumer = ConsumerCount(
+            self.yielded, waited, came - self._engine.begun, stalled, worked, ready,
+            quantile(0.5), quantile(0.9), quantile(0.99),
+        )  # fmt: skip
         machine = MachineCount(runtime.usable_cores(), runtime.gil_enabled(), cpu - self._cpu)
         return Report.of(count(self._engine, consumer, machine, self._samples, self._ended, now))
 

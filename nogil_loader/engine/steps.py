@@ -15,6 +15,7 @@ from itertools import compress
 from time import monotonic, perf_counter
 from typing import Protocol
 
+from nogil_loader.engine.batches import weigh
 from nogil_loader.engine.cached import Trace
 from nogil_loader.engine.calls import (
     call,
@@ -29,7 +30,7 @@ from nogil_loader.engine.calls import (
 from nogil_loader.engine.core import Block, Ident, Task
 from nogil_loader.engine.core.block import AGAIN, RESOLVE, SUBSTITUTE, Pending, as_tuple
 from nogil_loader.engine.errors import UndeclaredFuture
-from nogil_loader.engine.ops import FILTER, FLAT_MAP, MAP, PROMISE, Failed, Final, Fn, Step
+from nogil_loader.engine.ops import FILTER, FLAT_MAP, MAP, PROMISE, SEND, Failed, Final, Fn, Step
 from nogil_loader.observe.meters import OpMeter
 
 
@@ -88,6 +89,7 @@ class Work:
         half.ids = None if self.ids is None else list(self.ids)
         half.alone, half.first, half.tries = block.alone, block.first, block.tries
         half.skips, half.failure, half.size = block.skips, block.failure, block.size
+        half.since = block.since
         number, total = self.at[0], len(self.cells)
         if self.pending is None:
             hung = number
@@ -238,6 +240,8 @@ def carry(
         block.out = None
         block.pending = ()
         _take_shape(block, step.kind, out)
+        if block.cells and step.kind != SEND:
+            meters[block.op].weigh(len(block.cells), weigh(block.cells))
         block.tries = None
         block.op += 1
 

@@ -54,8 +54,12 @@ class StageCount:
     p99: float = 0.0
     slowest: float = 0.0
     """Upper edge of the bin, a power of two of nanoseconds, that the slowest call fell into."""
+    bytes: int = 0
+    """Bytes of what came out, by weighing a few values of each block that was timed."""
     queued: int = 0
-    """Samples that wait before it at the moment of the report."""
+    """Samples that wait before it at the moment of the report,"""
+    fill: float = 0.0
+    """and how many did, on average, whenever a thread came to take some."""
     rule: str = ""
     """``"serial"``, ``"limit"``, ``"in_flight"``, ``"auto"`` or nothing."""
     bound: int = 0
@@ -123,6 +127,13 @@ class ConsumerCount:
     """Waiting after the first batch had come: what a trainer loses to loading."""
     worked: float = 0.0
     """From the first batch on, without waiting: what is done with them."""
+    ready: float = 0.0
+    """Deliveries that lay ready, on average, when it asked for one."""
+    p50: float = 0.0
+    """Half of the batches took at most so long from the source, where a thread set out to read
+    the first of their samples, to the consumer's hands."""
+    p90: float = 0.0
+    p99: float = 0.0
 
     @property
     def share(self) -> float:

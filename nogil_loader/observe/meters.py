@@ -20,10 +20,12 @@ BINS = 48
 class OpMeter:
     """What one worker did in one op."""
 
-    __slots__ = ("cells", "failures", "histogram", "seconds")
+    __slots__ = ("cells", "failures", "histogram", "seconds", "weighed", "weight")
 
     def __init__(self) -> None:
         self.cells = 0
+        self.weighed, self.weight = 0, 0.0
+        """Cells that came out, and their bytes."""
         self.seconds = 0.0
         self.failures = 0
         self.histogram = [0] * BINS
@@ -36,6 +38,11 @@ class OpMeter:
         if cells:
             self.histogram[min(BINS - 1, int(seconds * 1e9 / cells).bit_length())] += cells
 
+    def weigh(self, cells: int, size: int) -> None:
+        """So many cells came out, of so many bytes."""
+        self.weighed += cells
+        self.weight += size
+
     def extend(self, cells: int) -> None:
         """Cells that went by untimed: take them to have been like the others."""
         each = self.seconds / self.cells if self.cells else 0.0
@@ -43,6 +50,9 @@ class OpMeter:
         if not each:
             return
         self.seconds += each * cells
+        if self.weighed:
+            self.weight *= 1.0 + cells / self.weighed
+            self.weighed += cells
         self.histogram[min(BINS - 1, int(each * 1e9).bit_length())] += cells
 
 
@@ -99,6 +109,8 @@ class OpCount:
     cells: int = 0
     seconds: float = 0.0
     failures: int = 0
+    weight: int = 0
+    """Bytes of what came out."""
     histogram: tuple[int, ...] = field(default=(0,) * BINS)
 
     def quantile(self, share: float) -> float:
@@ -114,7 +126,8 @@ class OpCount:
 
 def merge(workers: Iterable[WorkerMeter], level: int, op: int) -> OpCount:
     """One op's counters over the workers."""
-    cells, seconds, failures = 0, 0.0, 0
+    cells = failures = 0
+    seconds = weight = 0.0
     histogram = [0] * BINS
     for worker in workers:
         meter = worker.ops[level][op]
@@ -122,7 +135,9 @@ def merge(workers: Iterable[WorkerMeter], level: int, op: int) -> OpCount:
         for number, part in worker.untimed:
             if number == level and part.first <= op < part.last:
                 cells += part.cells
+                weight += part.cells * meter.weight / max(1, meter.weighed)
         seconds += meter.seconds
         failures += meter.failures
+        weight += meter.weight
         histogram = [a + b for a, b in zip(histogram, meter.histogram, strict=True)]
-    return OpCount(cells, seconds, failures, tuple(histogram))
+    return OpCount(cells, seconds, failures, round(weight), tuple(histogram))

@@ -80,9 +80,14 @@ def _lines(report: Report) -> Iterator[str]:
     if consumer.worked + consumer.stalled > 0.0:
         line += f" (stalled {percent(report.stall)})"
     yield line
+    if consumer.p99:
+        yield (
+            f"batches: {number(consumer.ready)} ready when one was asked for; from source to "
+            f"consumer p50 {seconds(consumer.p50)}, p99 {seconds(consumer.p99)}"
+        )
     if counts.stages:
         yield ""
-        yield from _table([_HEAD, *(_row(stage) for stage in counts.stages)], "<<>>>>>>>")
+        yield from _table([_HEAD, *(_row(stage) for stage in counts.stages)], "<<>>>>>>>>")
     if counts.crews:
         yield ""
         yield from _table(_crew_rows(counts), "<" + ">" * 9)
@@ -94,7 +99,9 @@ def _lines(report: Report) -> Iterator[str]:
     yield f"bottleneck: {verdict.name}{doubt} - {verdict.why}; {verdict.cure}"
 
 
-_HEAD = ("stage", "threads", "samples", "failed", "skipped", "queued", "p50", "p90", "p99")
+_HEAD = (
+    "stage", "threads", "samples", "bytes", "failed", "skipped", "queue", "p50", "p90", "p99",
+)  # fmt: skip
 
 
 def _row(stage: StageCount) -> tuple[str, ...]:
@@ -105,9 +112,10 @@ def _row(stage: StageCount) -> tuple[str, ...]:
         "  " * stage.level + stage.name,
         stage.crew + rule,
         f"{stage.samples:,}",
+        volume(stage.bytes),
         f"{stage.failures:,}",
         f"{stage.skipped:,}",
-        f"{stage.queued:,}",
+        number(stage.fill) if stage.fill else "0",
         seconds(stage.p50),
         seconds(stage.p90),
         seconds(stage.p99),
@@ -195,6 +203,19 @@ def seconds(value: float) -> str:
         return f"{value:.2f} s"
     scaled, unit = (value * 1e3, "ms") if value >= 1e-3 else (value * 1e6, "us")
     return f"{scaled:.1f} {unit}" if 0 < scaled < 10 else f"{scaled:.0f} {unit}"
+
+
+def volume(count: float) -> str:
+    """Bytes with the unit that suits them.
+
+    >>> volume(0), volume(999), volume(1_234_567)
+    ('0 B', '999 B', '1.23 MB')
+    """
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if count < 999.5 or unit == "TB":
+            break
+        count /= 1000
+    return f"{count:.0f} B" if unit == "B" else f"{count:.3g} {unit}"
 
 
 def _table(rows: Sequence[Sequence[str]], align: str) -> Iterator[str]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from time import perf_counter
 
+import numpy as np
 import pytest
 
 import nogil_loader as nl
@@ -120,6 +122,63 @@ def test_quantiles_bound_the_times_of_single_calls() -> None:
     assert 0.003 <= stage.p50 < 0.1
     assert stage.p50 <= stage.p90 <= stage.p99 <= stage.slowest
     assert stage.slowest >= 0.1
+
+
+def test_the_bytes_that_leave_each_stage_are_counted() -> None:
+    def blank(n: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+        return np.zeros(n * 7919 % 2001, np.uint8)
+
+    data = nl.from_sequence(range(3000)).map(blank).map(bytes, threads=2).map(len).batch(10)
+    stages = {stage.name: stage for stage in finished(data).counts.stages}
+    for name in ("blank", "bytes"):
+        assert stages[name].bytes == pytest.approx(3_000_000, rel=0.25)
+    assert stages["len"].bytes == 3000 * sys.getsizeof(1)
+
+
+def test_the_bytes_of_costly_samples_are_exact_and_a_long_list_costs_no_walk() -> None:
+    pause = threading.Event()
+
+    def load(n: int) -> dict[str, object]:
+        pause.wait(0.002)
+        return {"sound": np.zeros(n, np.float32), "words": ["word"] * 100_000}
+
+    counts = finished(nl.from_sequence(range(50)).map(load).batch(5, collate=len)).counts
+    assert counts.stages[1].bytes == sum(4 * n + 400_000 for n in range(50))
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["rows known at once", "rows known late"])
+def test_the_way_of_a_batch_is_timed_from_its_first_sample_to_the_consumer(late: bool) -> None:
+    pause = threading.Event()
+
+    def wait(n: int) -> int:
+        pause.wait(0.01)
+        return n
+
+    data = nl.from_sequence(range(120)).map(wait, threads=2).map(abs)
+    if late:
+        data = data.filter(lambda n: True)
+    consumer = finished(data.batch(8)).counts.consumer
+    # Eight samples of 10 ms on two threads, and the blocks that are waited for in between.
+    assert 0.03 <= consumer.p50 <= consumer.p90 <= consumer.p99 <= 1.0
+    assert consumer.ready < 1.0
+    slow = data.batch(8).run()
+    for _ in slow:
+        pause.wait(0.1)
+    assert slow.report().counts.consumer.ready >= 1.0
+    assert slow.report().counts.consumer.p50 >= 0.1
+
+
+def test_what_waits_before_a_stage_of_its_own_is_averaged() -> None:
+    pause = threading.Event()
+
+    def wait(n: int) -> int:
+        pause.wait(0.004)
+        return n
+
+    stages = finished(nl.from_sequence(range(100)).map(abs).map(wait, threads=1).batch(4)).counts
+    fills = {stage.name: stage.fill for stage in stages.stages}
+    assert fills["wait"] >= 1.0
+    assert fills["abs"] == 0.0
 
 
 def test_the_record_goes_through_json() -> None:

@@ -78,6 +78,8 @@ class Block:
     """Bytes charged for the cells."""
     tries: dict[Ident, int] | None = None
     """Attempts so far, by cell."""
+    since = 0.0
+    """When the first of its units was claimed."""
     delivered = False
     """Its cells went to the consumer out of order; only its place in the order is left."""
     alone = False
@@ -150,6 +152,7 @@ class Block:
             rest.failure, self.failure = self.failure, None
         if self.tries:
             rest.tries = dict(self.tries)
+        rest.since = self.since
         if self.size and whole:
             rest.size = self.size * (whole - index) // whole
             self.size -= rest.size
@@ -170,6 +173,7 @@ class Block:
         self.count += following.count
         self.size += following.size
         self.failure = following.failure
+        self.since = min(self.since, following.since)
         if following.skips:
             self.skips = (self.skips or []) + following.skips
 

@@ -144,6 +144,8 @@ class Core:
 
     def _start(self, segment: Segment, block: Block, now: float) -> Task:
         task = Task(segment, block, now)
+        if block.cells is None and not block.since:
+            block.since = now
         segment.running += 1
         self.running += 1
         if segment.rows is not None:
@@ -259,7 +261,7 @@ class Core:
         if self.ahead.memory is not None:
             self.ahead.whole(slot)
         if self._plain_end and not slot.misfit and self.last.number == 1:
-            delivery = self.last.pass_through(slot.number, slot, slot.rows, slot.size)
+            delivery = self.last.pass_through(slot.number, slot, slot.rows, slot.size, slot.since)
             if delivery is not None:
                 delivery.end = source.first + (slot.number - source.groups) * rows + slot.rows
                 del source.slots[slot.number]
@@ -274,7 +276,8 @@ class Core:
         """A group is complete: it is a unit of the level above."""
         above = self.levels[closed.level + 1]
         if self._plain_end and above is self.last:
-            delivery = above.pass_through(closed.number, value, closed.span.weight, size)
+            weight = closed.span.weight
+            delivery = above.pass_through(closed.number, value, weight, size, closed.since)
             if delivery is not None:
                 delivery.spans = [closed.span]
                 return
@@ -283,6 +286,7 @@ class Core:
         block.size = size
         block.alone = True
         block.first = closed.span.first
+        block.since = closed.since
         if above.segments:
             above.segments[0].put(block)
         else:

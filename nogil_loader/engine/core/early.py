@@ -32,7 +32,7 @@ def rows_of(level: Level, rows: int, block: Block) -> list[Rows]:
             whole = rows
             if level.stop is not None and not level.spec.drop_last:
                 whole = min(rows, level.stop - (begin - row))
-            level.slots[number] = Slot(number, whole)
+            level.slots[number] = Slot(number, whole, block.since)
             level.slots[number].reserved = level.promised.pop(number, 0)
         places.append((level.slots[number], row, begin, end))
         begin = end
@@ -57,7 +57,7 @@ def closed(level: Level, rows: int, slot: Slot) -> Closed:
     del level.slots[slot.number]
     begin = level.first + (slot.number - level.groups) * rows
     span = Span(begin, begin + slot.rows, slot.rows, begin)
-    return Closed(level.number, slot.number, [slot], (), None, span, slot.size)
+    return Closed(level.number, slot.number, [slot], (), None, span, slot.size, slot.since)
 
 
 def end(level: Level, rows: int) -> tuple[int, list[Slot]]:

@@ -10,6 +10,7 @@ Guarantees
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -78,12 +79,14 @@ class Buffer(Protocol):
 class Slot:
     """A batch with early rows, while its rows are being written."""
 
-    __slots__ = ("buffer", "left", "misfit", "number", "reserved", "rows", "size")
+    __slots__ = ("buffer", "left", "misfit", "number", "reserved", "rows", "since", "size")
 
-    def __init__(self, number: int, rows: int) -> None:
+    def __init__(self, number: int, rows: int, since: float) -> None:
         self.number = number
         self.rows = rows
         self.left = rows
+        self.since = since
+        """When the block was claimed that wrote the first of its rows."""
         self.buffer: Buffer | None = None
         self.size = 0
         """Bytes that it holds, as far as workers have told."""
@@ -103,6 +106,8 @@ class Closed(NamedTuple):
     layout: object
     span: Span
     size: int
+    since: float
+    """When the first of the members was claimed."""
 
 
 class Delivery:
@@ -119,6 +124,8 @@ class Delivery:
     """Outputs of level 0 that the consumer gives credit for by taking it."""
     size = 0
     """Bytes that are no longer in flight then."""
+    since = 0.0
+    """When the first of what is in it was claimed."""
     ended = False
     """The run is over; with ``failure`` set, by that."""
     failure: Failure | None = None
@@ -218,7 +225,9 @@ class Level:
         self.pool: list[object] = []
         self.pool_ids: list[Ident] = []
         self.pool_sizes: list[int] = []
-        self.loose: dict[int, tuple[object, Ident, int]] = {}
+        self.claims: deque[tuple[int, float]] = deque()
+        """Ordinal of the first output of each block in the pool, and when it was claimed."""
+        self.loose: dict[int, tuple[object, Ident, int, float]] = {}
 
     def _plan_replay(self, pending: tuple[Ident, ...]) -> None:
         """Number the units to run again just below the point, so that order stays order."""
@@ -279,7 +288,9 @@ class Level:
         self.news = True
         block.ids, block.size = [], 0
 
-    def pass_through(self, number: int, value: object, weight: int, size: int) -> Delivery | None:
+    def pass_through(
+        self, number: int, value: object, weight: int, size: int, since: float
+    ) -> Delivery | None:
         """The last level, with nothing to do: deliver a unit at once if it is its turn."""
         if number != self.front or self.waiting or self.failure is not None:
             return None
@@ -287,6 +298,7 @@ class Level:
         delivery = Delivery(self.number, number, [value])
         delivery.weight = weight
         delivery.size = size
+        delivery.since = since
         self.deliveries.append(delivery)
         self.news = True
         return delivery
@@ -427,6 +439,7 @@ class Level:
         delivery.upcoming = self.upcoming
         delivery.weight, self.owed = self.owed, 0
         delivery.size = block.size
+        delivery.since = block.since
         if self.number > 0:
             delivery.spans = [self.spans[unit] for unit in range(block.start, block.stop)]
             for unit in range(block.start, block.stop):
@@ -455,10 +468,11 @@ class Level:
             self.pool.extend(cells)
             self.pool_ids.extend(ids)
             self.pool_sizes.extend(charges)
+            self.claims.append((begin, block.since))
         else:
             ordinals = range(begin, self.pushed)
             for ordinal, cell, ident, size in zip(ordinals, cells, ids, charges, strict=True):
-                self.loose[ordinal] = (cell, ident, size)
+                self.loose[ordinal] = (cell, ident, size, block.since)
         self._close(grouper.push(len(cells), sizes), ids, begin)
 
     def _close(self, groups: Sequence[Group], ids: Sequence[Ident] = (), begin: int = 0) -> None:
@@ -482,10 +496,14 @@ class Level:
         self.pooled += passed + count
         cells, idents = self.pool[:count], self.pool_ids[:count]
         size = sum(self.pool_sizes[:count])
+        claims, first = self.claims, self.pooled - count
+        while len(claims) > 1 and claims[1][0] <= first:
+            claims.popleft()
         following = self.pool_ids[count] if count < len(self.pool_ids) else None
         del self.pool[:count], self.pool_ids[:count], self.pool_sizes[:count]
         end = self._end(idents[-1], following)._replace(memo=group.memo)
-        self._emit(group, cells, idents, end, weight=count, size=size)
+        since = claims[0][1]
+        self._emit(group, cells, idents, end, weight=count, size=size, since=since)
 
     def _close_loose(self, group: Group, ids: Sequence[Ident], begin: int) -> None:
         """The members came at any time; what was pushed when it closed is the point."""
@@ -502,7 +520,8 @@ class Level:
             del self.loose[ordinal]
         size = sum(member[2] for member in members)
         cells, idents = [member[0] for member in members], [member[1] for member in members]
-        self._emit(group, cells, idents, end, weight=len(done), size=size)
+        since = min(member[3] for member in members)
+        self._emit(group, cells, idents, end, weight=len(done), size=size, since=since)
 
     def _emit(
         self,
@@ -512,6 +531,7 @@ class Level:
         end: Point,
         weight: int,
         size: int,
+        since: float,
     ) -> None:
         first = unit_of(idents[0])
         if self.number > 0:
@@ -524,7 +544,7 @@ class Level:
         self.owed -= weight
         span = Span(self.point, end, weight, first)
         self.closed.append(
-            Closed(self.number, self.groups, cells, idents, group.layout, span, size)
+            Closed(self.number, self.groups, cells, idents, group.layout, span, size, since)
         )
         self.groups += 1
         self.point = end
@@ -551,8 +571,10 @@ def _divide(block: Block, ident: Ident) -> tuple[Block, Block]:
     head = Block(block.level, block.op, block.start, unit - block.start, block.cells[:index])
     head.ids = ids[:index]
     head.size = block.size * index // total
+    head.since = block.since
     rest = Block(block.level, block.op, unit, block.stop - unit, block.cells[index:])
     rest.ids = ids[index:]
     rest.size = block.size - head.size
+    rest.since = block.since
     rest.failure = block.failure
     return head, rest

@@ -32,6 +32,7 @@ class Segment:
         "estimate",
         "flown",
         "following",
+        "gets",
         "in_flight",
         "level",
         "next",
@@ -45,6 +46,7 @@ class Segment:
         "threads",
         "tuner",
         "units",
+        "waited",
     )
 
     def __init__(
@@ -73,6 +75,8 @@ class Segment:
         """Among all segments of the run."""
         self.units = 0
         """Units that wait."""
+        self.gets = self.waited = 0
+        """Times that a worker took some, and the units that waited then, added up."""
         self.running = 0
         """Workers inside."""
         self.in_flight = 0
@@ -113,6 +117,8 @@ class Segment:
     def get(self) -> Block:
         """Take the lowest block, split or merged with its neighbours to the right size."""
         queue = self._queue
+        self.gets += 1
+        self.waited += self.units
         block = heappop(queue)[1]
         want = self.wanted(self.units)
         first = self.spec.first
