@@ -48,7 +48,7 @@ _TRIES = 200
 microseconds, and a blocking acquire of a contended lock costs a trip to the kernel."""
 
 
-_UNTIMED = 15
+_UNTIMED = 31
 """Short blocks that go by untimed between two timed ones."""
 _QUICK = 1e-4
 """Seconds up to which a block is short."""

@@ -20,12 +20,14 @@ BINS = 48
 class OpMeter:
     """What one worker did in one op."""
 
-    __slots__ = ("cells", "failures", "histogram", "seconds", "weighed", "weight")
+    __slots__ = ("cells", "failures", "histogram", "passed", "seconds", "weighed", "weight")
 
     def __init__(self) -> None:
         self.cells = 0
-        self.weighed, self.weight = 0, 0.0
-        """Cells that came out, and their bytes."""
+        self.weighed = self.weight = 0
+        """Cells that came out of timed blocks, and their bytes."""
+        self.passed = 0
+        """Cells that went by untimed."""
         self.seconds = 0.0
         self.failures = 0
         self.histogram = [0] * BINS
@@ -47,12 +49,10 @@ class OpMeter:
         """Cells that went by untimed: take them to have been like the others."""
         each = self.seconds / self.cells if self.cells else 0.0
         self.cells += cells
+        self.passed += cells
         if not each:
             return
         self.seconds += each * cells
-        if self.weighed:
-            self.weight *= 1.0 + cells / self.weighed
-            self.weighed += cells
         self.histogram[min(BINS - 1, int(each * 1e9).bit_length())] += cells
 
 
@@ -126,8 +126,8 @@ class OpCount:
 
 def merge(workers: Iterable[WorkerMeter], level: int, op: int) -> OpCount:
     """One op's counters over the workers."""
-    cells = failures = 0
-    seconds = weight = 0.0
+    cells = failures = weighed = weight = passed = 0
+    seconds = 0.0
     histogram = [0] * BINS
     for worker in workers:
         meter = worker.ops[level][op]
@@ -135,9 +135,13 @@ def merge(workers: Iterable[WorkerMeter], level: int, op: int) -> OpCount:
         for number, part in worker.untimed:
             if number == level and part.first <= op < part.last:
                 cells += part.cells
-                weight += part.cells * meter.weight / max(1, meter.weighed)
+                passed += part.cells
         seconds += meter.seconds
         failures += meter.failures
+        weighed += meter.weighed
         weight += meter.weight
+        passed += meter.passed
         histogram = [a + b for a, b in zip(histogram, meter.histogram, strict=True)]
-    return OpCount(cells, seconds, failures, round(weight), tuple(histogram))
+    return OpCount(
+        cells, seconds, failures, weight + weight * passed // max(1, weighed), tuple(histogram)
+    )

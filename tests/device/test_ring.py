@@ -1,4 +1,16 @@
-"""The rules of the ring, on a device whose streams move only when the test says so."""
+"""The rules of the ring, on a device whose streams move only when the test says so.
+
+``RingMachine`` takes steps of workers, copy thread, consumer and GPU in any order. Its rules:
+
+- every kernel reads the batch it was given: no pinned buffer is refilled before its copy is done,
+  and no device memory is written before the events of all streams that read it, exports included;
+- a view keeps what it shows, and a batch that was abandoned or never taken costs nothing;
+- an error of the device reaches the caller, and only that batch is lost;
+- the host never waits (the device fails the test if it does), except in ``close``;
+- ``close``, twice, leaves no pinned memory, and no device memory once the last view is dropped.
+
+Below it each rule has an example of its own, and so have those about sizes, growth and closing.
+"""
 
 from __future__ import annotations
 

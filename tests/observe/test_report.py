@@ -132,7 +132,7 @@ def test_the_bytes_that_leave_each_stage_are_counted() -> None:
     stages = {stage.name: stage for stage in finished(data).counts.stages}
     for name in ("blank", "bytes"):
         assert stages[name].bytes == pytest.approx(3_000_000, rel=0.25)
-    assert stages["len"].bytes == 3000 * sys.getsizeof(1)
+    assert stages["len"].bytes == pytest.approx(3000 * sys.getsizeof(1), rel=0.01)
 
 
 def test_the_bytes_of_costly_samples_are_exact_and_a_long_list_costs_no_walk() -> None:

@@ -84,6 +84,16 @@ def test_every_block_and_the_consumer_are_on_it(tmp_path: Path) -> None:
     ]
 
 
+def test_the_copies_to_a_device_are_on_the_lane_of_their_thread(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    with nl.from_sequence(range(40)).map(half).batch(10).to_device("host").run(trace=path) as run:
+        assert sum(1 for _ in run) == 4
+    events = events_of(path)
+    assert total(events, "to_device") == 4
+    lanes = [e["tid"] for e in events if e["name"] == "thread_name" and "to_device" in str(e)]
+    assert {e["tid"] for e in events if e["name"] == "to_device"} == set(lanes)
+
+
 def test_events_of_one_thread_do_not_overlap(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     with traced(path) as batches:
