@@ -349,6 +349,10 @@ class SimpleQueue(Generic[T]):
         self._world.step()
         return not self._items
 
+    def qsize(self) -> int:
+        """How many there are."""
+        return len(self._items)
+
 
 class Pool(Executor):
     """An executor whose threads belong to a world."""
