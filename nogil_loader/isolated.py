@@ -54,6 +54,8 @@ _GRACE = 5.0
 """Seconds that ``close`` waits for ops that are running."""
 _HURRIED = 0.15
 """Seconds that the end of a ``with`` block waits for them after Ctrl-C."""
+_ENDING = 1.0
+"""Seconds for what still runs behind the last batch or an error: abandoned ops, mostly."""
 _FORGOTTEN = 0.5
 _GOING = 2.0
 """Seconds for the child to go when all its ops have ended."""
@@ -126,7 +128,7 @@ class IsolatedRun(Generic[T]):
             kind, value = self._receive(left)
         if kind == "batch":
             return cast(T, value)
-        self.close()
+        self.close(_ENDING)
         if kind == "error":
             raise cast(BaseException, value)
         raise StopIteration

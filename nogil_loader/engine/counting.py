@@ -8,7 +8,7 @@ Guarantees
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -53,7 +53,7 @@ def count(
         done=core.source.front,
         length=core.source.stop,
         stages=count_stages(core, program.kinds, meters),
-        crews=count_crews(core, program.kinds, meters, now),
+        crews=count_crews(core, program.kinds, meters, now, _remote(program)),
         consumer=consumer,
         stream=_count_stream(engine, now),
         memory=count_memory(core),
@@ -102,6 +102,7 @@ def _count_op(
         failures=counted.failures,
         skipped=level.dropped[number] if level.dropped else 0,
         busy=counted.seconds,
+        cpu=counted.cpu,
         p50=p50,
         p90=p90,
         p99=p99,
@@ -116,9 +117,16 @@ def _count_op(
 
 
 def count_crews(
-    core: Core, kinds: Sequence[str], meters: Iterable[WorkerMeter], now: float
+    core: Core,
+    kinds: Sequence[str],
+    meters: Iterable[WorkerMeter],
+    now: float,
+    remote: Collection[str] = (),
 ) -> tuple[CrewCount, ...]:
-    """Every kind of threads that has any work to do in this run."""
+    """Every kind of threads that has any work to do in this run.
+
+    ``remote``: the crews whose threads only drive worker processes.
+    """
     crews = []
     by_kind = {kind: list(group) for kind, group in groupby(sorted(meters, key=_kind), key=_kind)}
     tuned = {segment.spec.kind for segment in core.segments if segment.tuner is not None}
@@ -131,14 +139,20 @@ def count_crews(
             doing, since = meter.reason, meter.since
             busy += meter.busy
             cpu += meter.cpu
+            if name in remote:
+                cpu += sum(op.cpu for ops in meter.ops for op in ops)
             for reason, seconds in meter.waits.items():
                 waits[reason] += seconds
             if doing:
                 waits[doing] += max(0.0, now - since)
             else:
                 busy += max(0.0, now - since)
-        crews.append(CrewCount(name, threads, busy, cpu, waits))
+        crews.append(CrewCount(name, threads, busy, cpu, waits, name in remote))
     return tuple(crews)
+
+
+def _remote(program: Program) -> set[str]:
+    return {op.name for ops in program.ops for op in ops if op.remote}
 
 
 def count_changes(core: Core) -> tuple[str, ...]:

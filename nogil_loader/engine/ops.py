@@ -47,6 +47,9 @@ class Op:
 class Driver(Protocol):
     """A worker process, as far as the engine knows one."""
 
+    spent: float
+    """Seconds that the last ``run`` spent on a core, over there."""
+
     def run(
         self,
         cells: Sequence[object],

@@ -174,6 +174,7 @@ class _Lent:
     def __init__(self, warm: Warm, remote: Remote) -> None:
         self._warm = warm
         self._remote = remote
+        self.spent = 0.0
 
     def run(
         self,
@@ -185,6 +186,7 @@ class _Lent:
         try:
             return driver.run(cells, keys, randomness)
         finally:
+            self.spent = driver.spent
             self._warm.give_back(self._remote, driver)
 
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from itertools import compress
-from time import monotonic, perf_counter
+from time import monotonic, perf_counter, thread_time
 from typing import Protocol
 
 from nogil_loader.engine.batches import weigh
@@ -204,7 +204,7 @@ def carry(
     Leaves ``block.op`` at the next op to run. With failures (or futures), ``block.out``
     holds the results of that op and ``task.failed`` (or ``task.futures``) says what is missing.
     """
-    begun = perf_counter()
+    begun, on_core = perf_counter(), thread_time()
     while block.op < last:
         step = steps[block.op]
         failed: Failed = []
@@ -223,9 +223,10 @@ def carry(
             calls = len([entry for entry in block.pending if entry.how != RESOLVE])
         if out and not step.future:
             _refuse_future(step, out, failed)
-        ended = perf_counter()
-        meters[block.op].add(calls, ended - begun, len(failed))
-        begun = ended
+        ended, now_on_core = perf_counter(), thread_time()
+        cpu = now_on_core - on_core if step.remote is None else step.remote.spent
+        meters[block.op].add(calls, ended - begun, len(failed), cpu)
+        begun, on_core = ended, now_on_core
         if failed:
             block.out = out
             block.pending = ()

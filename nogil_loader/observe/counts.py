@@ -48,6 +48,8 @@ class StageCount:
     """Calls that raised; a retry that raises again counts again."""
     skipped: int = 0
     busy: float = 0.0
+    cpu: float = 0.0
+    """Of ``busy``, the time on a core, of threads or of worker processes."""
     p50: float = 0.0
     """Half of the calls took at most so long; cheap ops are timed by the block, not the call."""
     p90: float = 0.0
@@ -79,6 +81,8 @@ class CrewCount:
     """Of ``busy``, the time on a core; the rest was spent waiting for a disk, a lock, a core."""
     waits: Mapping[str, float] = field(default_factory=dict)
     """Idle time by reason, one of ``WAITS``."""
+    processes: bool = False
+    """Whether each thread only drives a worker process, whose time ``cpu`` has, too."""
 
     @property
     def active(self) -> float:
@@ -91,6 +95,13 @@ class CrewCount:
         """How much of its active time the crew was busy, 0 to 1."""
         total = self.active * self.threads
         return self.busy / total if total > 0.0 else 0.0
+
+    @property
+    def size(self) -> str:
+        """How many there are: ``"4"`` threads, or ``"4 processes"``."""
+        if not self.processes:
+            return str(self.threads)
+        return f"{self.threads} process{'es' * (self.threads != 1)}"
 
     def waiting(self, reason: str) -> float:
         """Idle time for that reason."""

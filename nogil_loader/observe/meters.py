@@ -20,7 +20,7 @@ BINS = 48
 class OpMeter:
     """What one worker did in one op."""
 
-    __slots__ = ("cells", "failures", "histogram", "passed", "seconds", "weighed", "weight")
+    __slots__ = ("cells", "cpu", "failures", "histogram", "passed", "seconds", "weighed", "weight")
 
     def __init__(self) -> None:
         self.cells = 0
@@ -28,15 +28,16 @@ class OpMeter:
         """Cells that came out of timed blocks, and their bytes."""
         self.passed = 0
         """Cells that went by untimed."""
-        self.seconds = 0.0
+        self.seconds = self.cpu = 0.0
         self.failures = 0
         self.histogram = [0] * BINS
 
-    def add(self, cells: int, seconds: float, failures: int) -> None:
-        """A block went through the op."""
+    def add(self, cells: int, seconds: float, failures: int, cpu: float = 0.0) -> None:
+        """A block went through the op; ``cpu``: seconds of that on a core."""
         self.cells += cells
         self.seconds += seconds
         self.failures += failures
+        self.cpu += cpu
         if cells:
             self.histogram[min(BINS - 1, int(seconds * 1e9 / cells).bit_length())] += cells
 
@@ -48,6 +49,7 @@ class OpMeter:
     def extend(self, cells: int) -> None:
         """Cells that went by untimed: take them to have been like the others."""
         each = self.seconds / self.cells if self.cells else 0.0
+        self.cpu += self.cpu / self.cells * cells if self.cells else 0.0
         self.cells += cells
         self.passed += cells
         if not each:
@@ -109,6 +111,7 @@ class OpCount:
     cells: int = 0
     seconds: float = 0.0
     failures: int = 0
+    cpu: float = 0.0
     weight: int = 0
     """Bytes of what came out."""
     histogram: tuple[int, ...] = field(default=(0,) * BINS)
@@ -127,7 +130,7 @@ class OpCount:
 def merge(workers: Iterable[WorkerMeter], level: int, op: int) -> OpCount:
     """One op's counters over the workers."""
     cells = failures = weighed = weight = passed = 0
-    seconds = 0.0
+    seconds = cpu = 0.0
     histogram = [0] * BINS
     for worker in workers:
         meter = worker.ops[level][op]
@@ -138,10 +141,10 @@ def merge(workers: Iterable[WorkerMeter], level: int, op: int) -> OpCount:
                 passed += part.cells
         seconds += meter.seconds
         failures += meter.failures
+        cpu += meter.cpu
         weighed += meter.weighed
         weight += meter.weight
         passed += meter.passed
         histogram = [a + b for a, b in zip(histogram, meter.histogram, strict=True)]
-    return OpCount(
-        cells, seconds, failures, weight + weight * passed // max(1, weighed), tuple(histogram)
-    )
+    weight += weight * passed // max(1, weighed)
+    return OpCount(cells, seconds, failures, cpu, weight, tuple(histogram))

@@ -129,7 +129,7 @@ def _crew_rows(counts: Counts) -> list[tuple[str, ...]]:
         total = crew.active * crew.threads
         shares = (crew.busy, crew.cpu, *(crew.waiting(reason) for reason in reasons))
         cells = [percent(share / total) if total > 0.0 else "-" for share in shares]
-        rows.append((crew.name, str(crew.threads), *cells))
+        rows.append((crew.name, crew.size, *cells))
         rows += _parts(counts, crew)
     if counts.stream is not None:
         share = counts.stream.share

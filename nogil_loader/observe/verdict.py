@@ -219,10 +219,15 @@ def _explain_crew(counts: Counts, crew: CrewCount, load: _Load) -> tuple[str, st
         return (
             f"{crew.threads} threads are busy {percent(load.share)} of the time, but take turns: "
             f"the process uses {counts.machine.cpu / counts.seconds:.1f} cores",
-            "run on a free-threaded Python, or give the stage gil_fallback='process'",
+            _release(counts, crew),
         )
     stage = next(stage for stage in counts.stages if stage.name == load.name)
     threads = f"{crew.threads} thread{'s' * (crew.threads != 1)}"
+    if crew.processes:
+        return (
+            f"its {crew.size} are busy {percent(load.share)} of the time",
+            "make it cheaper, drop samples before it, or use more cores",
+        )
     if crew.name != "workers":
         return (
             f"its {threads} are busy {percent(load.share)} of the time",
@@ -235,6 +240,26 @@ def _explain_crew(counts: Counts, crew: CrewCount, load: _Load) -> tuple[str, st
     if crew.threads < counts.machine.cores:
         return why, f"there are {counts.machine.cores} cores: raise workers(...)"
     return why, "make it cheaper, drop samples before it, or use more cores"
+
+
+def holders(counts: Counts, crew: CrewCount) -> list[StageCount]:
+    """The stages that held the GIL while the crew took turns, the most costly first: those
+    with a fifth of its time on a core. What lets go of the GIL would have used other cores."""
+    mine = [stage for stage in counts.stages if stage.crew == crew.name]
+    total = sum(stage.cpu for stage in mine)
+    found = [stage for stage in mine if total > 0.0 and stage.cpu >= 0.2 * total]
+    return sorted(found, key=lambda stage: -stage.cpu)
+
+
+def _release(counts: Counts, crew: CrewCount) -> str:
+    """What to do about turns, and where."""
+    held = holders(counts, crew)
+    total = sum(stage.cpu for stage in counts.stages if stage.crew == crew.name)
+    told = ", ".join(f"{stage.name} ({percent(stage.cpu / total)} of its time)" for stage in held)
+    moved = " and ".join(stage.name for stage in held if stage.name != "read")
+    begun = f"the GIL was held in {told}: " if told else ""
+    give = f", or give {moved or 'the stage'} gil_fallback='process'"
+    return f"{begun}run on a free-threaded Python{give}"
 
 
 def _uncover(counts: Counts, crew: CrewCount, stage: StageCount) -> str:

@@ -28,6 +28,8 @@ _AUTO_THREADS = 64
 """At most so many threads where the number is found out."""
 
 
+_STRETCH = 8.0
+"""Blocks to and from worker processes: 8 ms of work, for a trip of some 0.3 ms."""
 _SETTINGS = (stages.Prefetch, stages.Workers, stages.Memory)
 
 
@@ -53,6 +55,8 @@ class Walk:
         self.padding: Padding | None = None
         """What a pad() asked of the next batch."""
         self.cache: stages.Cache | None = None
+        self.process_stage = False
+        """Whether an op runs in worker processes where there is a GIL."""
         self.device: stages.ToDevice | None = None
         self.names: set[str] = set()
         for stage in chain:
@@ -176,6 +180,7 @@ class Walk:
         kind = {stages.Map: MAP, stages.Filter: FILTER, stages.FlatMap: FLAT_MAP}[type(stage)]
         if kind != MAP and stage.in_flight is not None:
             raise ValueError(f"{name}: in_flight= is for map")
+        self.process_stage = self.process_stage or stage.gil_fallback == "process"
         remote = stage.gil_fallback == "process" and self.processes > 0
         op = Op(
             kind=kind,
@@ -221,7 +226,16 @@ class Walk:
         else:
             auto = stage is not None and stage.threads == "auto"
             level.segments.append(
-                SegmentSpec(number, number + 1, kind, limit, serial, in_flight, auto)
+                SegmentSpec(
+                    number,
+                    number + 1,
+                    kind,
+                    limit,
+                    serial,
+                    in_flight,
+                    auto,
+                    _STRETCH if op.remote else 1.0,
+                )
             )
         level.closed = not plain or spec.timeout is not None or in_flight is not None
 
@@ -314,6 +328,11 @@ class Walk:
             raise ValueError(
                 "cache() keeps samples by the index of their source: put it before filter, "
                 "flat_map and batch"
+            )
+        if self.process_stage:
+            raise ValueError(
+                "cache() lets hits pass by the ops above it, and worker processes cannot be passed "
+                "by: put cache() before the op with gil_fallback='process'"
             )
         if self.cache is not None:
             raise ValueError("cache() twice: the second would never be asked")

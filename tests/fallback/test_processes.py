@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import nogil_loader as nl
-from nogil_loader.fallback.process import WorkerDied
+from nogil_loader import runtime
+from nogil_loader.fallback.process import GUARD, WorkerDied
 from nogil_loader.fallback.shipping import RemoteError
+from nogil_loader.observe.counts import ConsumerCount, Counts, CrewCount, MachineCount, StageCount
+from nogil_loader.observe.verdict import holders, judge
 from tests.fallback import ops
 from tests.fallback.test_isolated import left
 
@@ -133,3 +140,61 @@ def test_resume_goes_on_with_the_next_batch() -> None:
         state = run.state()
     tail = [batch.tolist() for batch in pipeline.run(resume=state)]  # type: ignore[attr-defined]
     assert head + tail == whole
+
+
+def test_a_worker_that_dies_is_tried_again_as_told(tmp_path: Path) -> None:
+    assert list(in_processes(ops.DiesOnce(str(tmp_path)), on_error=nl.Retry(1))) == list(range(60))
+
+
+def test_a_sample_or_a_result_that_cannot_be_sent_costs_that_sample_only() -> None:
+    locks = nl.from_sequence([1, threading.Lock(), 3, 4]).workers(1, block=4)
+    assert list(locks.map(ops.whatever, gil_fallback="process", on_error="skip")) == [1, 3, 4]
+    with pytest.raises(TypeError, match="cannot be sent between processes"):
+        list(locks.map(ops.whatever, gil_fallback="process"))
+
+
+SCRIPTS = {
+    "process": "list(nl.from_sequence(range(9)).map(ops.square, gil_fallback='process'))",
+    "isolated": "nl.from_sequence(range(9)).map(ops.square).run(isolate=True)",
+}
+
+
+@pytest.mark.parametrize("how", SCRIPTS)
+def test_a_missing_guard_is_named(how: str, tmp_path: Path) -> None:
+    script = tmp_path / "unguarded.py"
+    script.write_text(
+        f"import nogil_loader as nl\nfrom tests.fallback import ops\n{SCRIPTS[how]}\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=60, env=environment
+    )
+    assert done.returncode == 1
+    assert f"died with exit code 1 while it started. {GUARD}" in done.stderr
+
+
+@pytest.mark.skipif(runtime.free_threaded(), reason="needs a GIL")
+def test_a_report_names_the_stage_that_held_the_gil(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOGIL_LOADER_FALLBACK", "thread")
+    chain = nl.from_sequence(range(600)).map(ops.whatever).map(ops.python).batch(4).workers(2)
+    with chain.run() as run:
+        for _ in run:
+            pass
+    counts = run.report().counts
+    assert [stage.name for stage in holders(counts, counts.crews[0])] == ["python"]
+
+
+def test_the_words_of_a_report_on_turns_name_the_stage() -> None:
+    stages = (
+        StageCount("parse", "workers", cpu=9.0, busy=18.0),
+        StageCount("resize", "workers", cpu=0.5, busy=1.0),
+    )
+    crew = CrewCount("workers", 2, busy=19.0, cpu=9.5)
+    consumer = ConsumerCount(batches=100, stalled=10.0)
+    machine = MachineCount(cores=2, gil=True, cpu=10.0)
+    verdict = judge(
+        Counts(10.0, True, 1000, stages=stages, crews=(crew,), consumer=consumer, machine=machine)
+    )
+    assert verdict.kind == "GIL"
+    assert "held in parse (95 % of its time)" in verdict.cure
+    assert "give parse gil_fallback='process'" in verdict.cure

@@ -54,6 +54,8 @@ class SegmentSpec:
     """The last op may return futures, at most this many unsettled at once."""
     auto: bool = False
     """How many of its workers are inside follows what is measured."""
+    stretch: float = 1.0
+    """Blocks are so many times as long, for the way there and back is dear."""
 
 
 @dataclass(frozen=True)
