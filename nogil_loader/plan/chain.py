@@ -225,17 +225,9 @@ class Walk:
             level.segments[-1] = replace(last, last=number + 1, in_flight=in_flight)
         else:
             auto = stage is not None and stage.threads == "auto"
+            stretch = _STRETCH if op.remote else 1.0
             level.segments.append(
-                SegmentSpec(
-                    number,
-                    number + 1,
-                    kind,
-                    limit,
-                    serial,
-                    in_flight,
-                    auto,
-                    _STRETCH if op.remote else 1.0,
-                )
+                SegmentSpec(number, number + 1, kind, limit, serial, in_flight, auto, stretch)
             )
         level.closed = not plain or spec.timeout is not None or in_flight is not None
 
