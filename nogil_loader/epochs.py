@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Generic, TypeVar, cast
 
 from nogil_loader import stages
-from nogil_loader.engine.errors import RunClosed
 from nogil_loader.engine.run import Run
 from nogil_loader.engine.threads import Threads
 from nogil_loader.position.state import State
@@ -50,17 +50,23 @@ class Epochs(Generic[T]):
         self._lock = threading.Lock()
         self._pool = Threads()
         self._session = Session(source, chain)
-        self._runs: dict[int, Run[T] | Exception] = {}
+        self._runs: dict[int, Run[T]] = {}
+        self._failed: dict[int, Exception] = {}
+        """Epochs that could not be begun, and why."""
         self._current = self._first
         """The epoch that the consumer is at: only the one after it may begin early."""
         self._early: set[int] = set()
         """Epochs that could have begun, but too early."""
         self._over = False
+        self._exiting = sys.is_finalizing
+        """Whether the interpreter has stopped every thread, and no module may be there any more."""
 
     def begin(self, epoch: int) -> None:
         """Start an epoch, unless that was done; an error is kept until the epoch's turn."""
         with self._lock:
-            if self._over or epoch >= self._count or epoch in self._runs:
+            if self._over or epoch >= self._count or epoch < self._current:
+                return
+            if epoch in self._runs or epoch in self._failed:
                 return
             if epoch > self._current + 1:
                 self._early.add(epoch)
@@ -79,7 +85,7 @@ class Epochs(Generic[T]):
                 )
                 self._runs[epoch] = cast("Run[T]", run)
             except Exception as error:
-                self._runs[epoch] = error
+                self._failed[epoch] = error
 
     def __iter__(self) -> Iterator[Run[T]]:
         try:
@@ -88,20 +94,20 @@ class Epochs(Generic[T]):
                 self.begin(epoch)
                 if epoch + 1 in self._early:
                     self.begin(epoch + 1)
+                if epoch in self._failed:
+                    raise self._failed[epoch]
                 run = self._runs[epoch]
-                if isinstance(run, Exception):
-                    raise run
                 yield run
                 run.close()
-                self._runs[epoch] = RunClosed(f"epoch {epoch} is over")
+                del self._runs[epoch]
         finally:
-            self._end()
+            if not self._exiting():
+                self._end()
 
     def _end(self) -> None:
         with self._lock:
             self._over = True
         for run in self._runs.values():
-            if isinstance(run, Run):
-                run.close()
+            run.close()
         self._pool.shutdown(wait=False)
         self._session.close()

@@ -34,6 +34,19 @@ def eventually(true: Callable[[], bool], seconds: float = 5.0) -> bool:
     return True
 
 
+def test_epochs_that_nobody_ended_end_in_silence_with_the_interpreter() -> None:
+    script = (
+        "import nogil_loader as nl\n"
+        "kept = {0: iter(nl.from_sequence(range(1000)).batch(10).workers(2).epochs(100))}\n"
+        "for turns in kept.values():\n"
+        "    print(len(next(iter(next(turns)))))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert (done.stdout, done.stderr) == ("10\n", "")
+
+
 def alone() -> bool:
     return threading.active_count() == 1
 
