@@ -28,8 +28,6 @@ _AUTO_THREADS = 64
 """At most so many threads where the number is found out."""
 
 
-_STRETCH = 8.0
-"""Blocks to and from worker processes: 8 ms of work, for a trip of some 0.3 ms."""
 _SETTINGS = (stages.Prefetch, stages.Workers, stages.Memory)
 
 
@@ -225,9 +223,8 @@ class Walk:
             level.segments[-1] = replace(last, last=number + 1, in_flight=in_flight)
         else:
             auto = stage is not None and stage.threads == "auto"
-            stretch = _STRETCH if op.remote else 1.0
             level.segments.append(
-                SegmentSpec(number, number + 1, kind, limit, serial, in_flight, auto, stretch)
+                SegmentSpec(number, number + 1, kind, limit, serial, in_flight, auto)
             )
         level.closed = not plain or spec.timeout is not None or in_flight is not None
 

@@ -501,9 +501,7 @@ def _segments(spec: CoreSpec, levels: Sequence[Level]) -> list[list[Segment]]:
     kinds: list[list[Segment]] = [[] for _ in spec.workers]
     for level in levels:
         for part in level.spec.segments:
-            segment = Segment(
-                level, part, spec.workers[part.kind], spec.block, spec.target * part.stretch
-            )
+            segment = Segment(level, part, spec.workers[part.kind], spec.block, spec.target)
             level.segments.append(segment)
             kinds[part.kind].insert(0, segment)
         for segment, following in pairwise(level.segments):

@@ -54,8 +54,6 @@ class SegmentSpec:
     """The last op may return futures, at most this many unsettled at once."""
     auto: bool = False
     """How many of its workers are inside follows what is measured."""
-    stretch: float = 1.0
-    """Blocks are so many times as long, for the way there and back is dear."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +92,8 @@ class CoreSpec:
     """Units a block, where they should not adapt."""
     target: float = 8e-3
     """Seconds of work that a block should be: the engine's part of it, some 60 us where the ops
-    evict its code from the caches, stays below one percent."""
+    evict its code from the caches, stays below one percent; and for so much work a
+    trip to a worker process and back, which costs some 300 us, is worth it."""
     memory: int | None = None
     """Bytes in flight, or None for no bound but the window."""
 
