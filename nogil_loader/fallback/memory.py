@@ -15,6 +15,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+import sys
 from collections import deque
 from collections.abc import Iterable
 from time import monotonic
@@ -35,7 +36,10 @@ class Segment:
     __slots__ = ("_mapped", "address", "bytes", "size")
 
     def __init__(self, descriptor: int, size: int) -> None:
-        self._mapped = mmap.mmap(descriptor, size)
+        if sys.version_info >= (3, 13):
+            self._mapped = mmap.mmap(descriptor, size, trackfd=False)
+        else:
+            self._mapped = mmap.mmap(descriptor, size)  # holds a descriptor of its own
         self.size = size
         self.bytes: NDArray[np.uint8] = np.frombuffer(self._mapped, np.uint8)
         """All of it."""
@@ -155,6 +159,10 @@ class Progress:
 
     def __init__(self, segment: Segment) -> None:
         self._room = segment.bytes.data
+
+    def close(self) -> None:
+        """Let go of the memory, whoever may still hold this object in a traceback."""
+        self._room.release()
 
     def at(self, cell: int) -> None:
         """From here on it is at this cell; -1 is before the first one."""

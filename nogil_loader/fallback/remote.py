@@ -207,6 +207,7 @@ class _Link:
         """End the process."""
         self.channel.close()
         self._words.close()
+        self.progress.close()
         stop(self.process, _GRACE)
         self.process.close()
 

@@ -16,6 +16,7 @@ import pickle
 import threading
 import traceback
 from collections.abc import Iterable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from os import close
@@ -103,7 +104,9 @@ class Channel:
     def close(self) -> None:
         """The other end receives ``EOFError``, and only what arrays still show stays mapped.
         Idempotent."""
-        self.connection.close()
+        # Collected as garbage, a connection may have been finalized first, and not know it.
+        with suppress(OSError):
+            self.connection.close()
         self._writer, self._reader = Writer(), Reader()
 
 

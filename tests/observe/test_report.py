@@ -159,7 +159,7 @@ def test_the_way_of_a_batch_is_timed_from_its_first_sample_to_the_consumer(late:
         data = data.filter(lambda n: True)
     consumer = finished(data.batch(8)).counts.consumer
     # Eight samples of 10 ms on two threads, and the blocks that are waited for in between.
-    assert 0.03 <= consumer.p50 <= consumer.p90 <= consumer.p99 <= 1.0
+    assert 0.03 <= consumer.p50 <= consumer.p90 <= consumer.p99 <= 2.0
     assert consumer.ready < 1.0
     slow = data.batch(8).run()
     for _ in slow:
