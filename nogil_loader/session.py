@@ -34,6 +34,7 @@ from nogil_loader.engine.warm import Warm
 from nogil_loader.engine.workers import Engine
 from nogil_loader.mixture import Mixture
 from nogil_loader.position.order import Order, Sequential
+from nogil_loader.position.parse import StateMismatch
 from nogil_loader.position.rest import Rest
 from nogil_loader.position.state import Fingerprint, Resumed, State
 from nogil_loader.sources.base import JSON, Source, StreamReader, StreamSource
@@ -92,7 +93,15 @@ class Session:
             epoch, seed = state.epoch, state.seed
         rank, world = self.rank or (0, 1)
         resumed = None if state is None else state.resume(rank, world)
-        point = None if resumed is None else point_of(resumed.levels)
+        point = None if resumed is None else point_of(resumed.levels, resumed.samples)
+        if resumed is not None and not resumed.levels and self._layout.fixed is not None:
+            raise StateMismatch(
+                f"{self._layout.fixed}: only the same number of ranks can go on from here, each "
+                "from its own state"
+            )
+        batches = None if self._layout.shard is None else self._layout.shard.batches
+        if resumed is not None and resumed.batches is not None and not allow_changes:
+            batches = resumed.batches  # other ranks may have begun the epoch
         reader, passed = self._open(state, 0 if point is None else _bottom(point).begin)
         rest = Rest() if resumed is None else resumed.rest
         program = plan.compose(
@@ -104,6 +113,7 @@ class Session:
             ordered=ordered,
             rank=self.rank,
             rest=rest.order,
+            batches=batches,
             cores=self._cores(),
             processes=processes_wanted(),
         )
@@ -129,6 +139,7 @@ class Session:
             rest=rest,
             point=point,
             beyond=() if resumed is None else resumed.beyond,
+            batches=batches,
             levels=len(program.core.levels),
             refusal=self._refusal(),
         )

@@ -32,6 +32,8 @@ class Origin:
     """Where the run began."""
     beyond: tuple[int, ...] = ()
     """Batches behind it that an earlier run delivered, in completion order."""
+    batches: int | None = None
+    """Where ``shard(batches=N)`` stops this run."""
     levels: int = 1
     refusal: str | None = None
     """Why there can be no state, if so."""
@@ -45,17 +47,20 @@ class Origin:
         """The state at a point, as JSON."""
         if self.refusal is not None:
             raise ValueError(self.refusal)
+        point = point if point is not None else self.point
         return State(
             fingerprint=self.fingerprint(),
             seed=self.seed,
             epoch=self.epoch,
             length=self.length,
-            levels=levels_of(point if point is not None else self.point, self.levels),
+            levels=levels_of(point, self.levels),
             rank=self.rank,
             world=self.world,
             rest=self.rest,
             beyond=beyond,
             snapshot=snapshot,
+            samples=samples_of(point),
+            batches=self.batches,
         ).to_json()
 
 
@@ -102,15 +107,28 @@ def levels_of(point: Point | None, count: int) -> tuple[LevelState, ...]:
     """A nested point, from the samples up."""
     levels: list[LevelState] = []
     while point is not None:
-        memo: JSON = point.memo  # type: ignore[assignment]
-        levels.insert(0, LevelState(point.unit, point.after, point.pending, memo, point.dropped))
+        levels.insert(0, _level_of(point))
         point = point.below
     return tuple(levels) if levels else (LevelState(),) * count
 
 
-def point_of(levels: tuple[LevelState, ...]) -> Point | None:
+def samples_of(point: Point | None) -> LevelState | None:
+    """The samples of a point inside a batch that is taken apart, each row by itself."""
+    while point is not None and point.below is not None and point.below.below is not None:
+        point = point.below
+    return None if point is None or point.apart is None else _level_of(point.apart)
+
+
+def _level_of(point: Point) -> LevelState:
+    memo: JSON = point.memo  # type: ignore[assignment]
+    return LevelState(point.unit, point.after, point.pending, memo, point.dropped)
+
+
+def point_of(levels: tuple[LevelState, ...], samples: LevelState | None = None) -> Point | None:
     """The other way round."""
     point: Point | None = None
-    for level in levels:
+    for number, level in enumerate(levels):
         point = Point(level.unit, level.after, level.pending, level.memo, level.dropped, point)
+        if number == 1 and samples is not None:
+            point = point._replace(apart=point_of((samples,)))
     return point

@@ -82,7 +82,7 @@ class Places:
         order = self._order
         assert order is not None
         stop = unit + _AHEAD
-        if order.length is not None:
+        if order.length is not None and unit < order.length:  # beyond: completed by first units
             stop = min(stop, order.length)
         units: NDArray[np.int64] = np.arange(unit, stop, dtype=np.int64)
         located = order.locate(units, self._epoch)

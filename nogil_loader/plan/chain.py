@@ -50,6 +50,8 @@ class Walk:
         self.endless = False
         self.repeat_after_batch: int | None = None
         self.timed_batches = False
+        self.fixed: str | None = None
+        """Why another number of ranks cannot go on, if so."""
         self.padding: Padding | None = None
         """What a pad() asked of the next batch."""
         self.cache: stages.Cache | None = None
@@ -142,6 +144,10 @@ class Walk:
                 "repeat() of a stream: give from_iterable a function that makes the passes"
             )
         self.endless = stage.times is None
+        if len(self.levels) > 1:
+            self.fixed = f"{stage} after batch ends batches with each pass of a rank"
+        elif self.shard is not None:
+            self.fixed = f"{stage} after shard repeats the part of a rank: put it before shard"
         if len(self.levels) == 2 and not self.levels[1].ops and self.repeat_after_batch is None:
             self.repeat_after_batch = len(self.orders)
             self.orders.append(stage)
@@ -161,6 +167,7 @@ class Walk:
             self.orders.append(stage)
             return
         count = stage.count
+        self.fixed = f"{word} counts what each rank delivers"
         begin, length = (0, count) if isinstance(stage, stages.Take) else (count, None)
         self._close(partial(Stretch, begin, length), only)
 
@@ -194,6 +201,8 @@ class Walk:
         )
         if kind != MAP or policy.then == "skip":
             level.one_to_one = False
+        if policy.then == "skip" and self.shard is not None:
+            level.complete = self.shard.batches is None and self.shard.uneven is None
         timeout = None if remote else stage.timeout  # the driver of the process keeps the time
         threads = self.processes if remote else None
         self.add(op, OpSpec(name, policy, timeout), stage, threads)
@@ -346,6 +355,9 @@ class Walk:
         if len(self.levels) == 1:
             raise ValueError("unbatch() needs batches: put it after batch(), or use flat_map(fn)")
         op = Op(FLAT_MAP, rows_of, self._unique("unbatch"))
+        collate = self.levels[-2].collate
+        stacked = collate is None or (isinstance(collate, Collating) and collate.fn is None)
+        self.level.apart = stacked and not self.level.ops
         self.level.one_to_one = False
         self.add(op, OpSpec(op.name), None)
 
@@ -387,6 +399,7 @@ class Walk:
             group_size=self.group_size,
             shard=self.shard,
             device=self.device,
+            fixed=self.fixed,
             timed_batches=self.timed_batches,
         )
 

@@ -17,7 +17,7 @@ from nogil_loader.plan.chain import Walk, lay_out, unread
 from nogil_loader.plan.layout import Layout
 from nogil_loader.position.grouping import Batches
 from nogil_loader.position.order import Order, Repeat, Shuffled, Skip, Take, WindowShuffled
-from nogil_loader.position.shard import Shard, Wrap
+from nogil_loader.position.shard import Completed, Shard, Wrap
 from nogil_loader.sources.base import StreamReader
 
 
@@ -31,13 +31,15 @@ def compose(
     ordered: bool,
     rank: tuple[int, int] | None,
     rest: Callable[[Order], Order] | None = None,
+    batches: int | None = None,
     cores: int | None = None,
     processes: bool = False,
 ) -> Program:
     """The program of one pass over opened data.
 
     ``base``: the order of the data as it lies. ``rest``: what of the epoch's global order an
-    earlier run of other ranks has left over.
+    earlier run of other ranks has left over. ``batches``: where ``shard(batches=N)`` stops
+    this run.
     """
     stream = isinstance(reader, StreamReader)
     count = workers_of(_settings(chain), cores)
@@ -47,8 +49,8 @@ def compose(
         walk.add(Op(READ, unread, "read"), OpSpec("read"), None, reader.threads)
     for stage in chain:
         walk.visit(stage)
-    if walk.shard is not None and walk.shard.batches is not None:
-        walk.stop_at(walk.shard.batches)
+    if batches is not None:
+        walk.stop_at(batches)
     if walk.padding is not None:
         raise ValueError("pad() without to= makes batches even: put it before batch or bucket")
     layout = walk.layout()
@@ -124,20 +126,25 @@ def arrange(
             else:
                 order = WindowShuffled(order, stage.window, stage.seed)
         elif isinstance(stage, stages.Repeat):
-            order = Repeat(order, stage.times)
+            every = order.order.length if isinstance(order, Shard) else None
+            order = Repeat(order, stage.times, every)
         elif isinstance(stage, stages.Take):
             order = Take(order, stage.count)
         elif isinstance(stage, stages.Skip):
             order = Skip(order, stage.count)
         elif isinstance(stage, stages.Shard) and rank is not None:
+            whole = order
             if rest is not None:
                 order, rest = rest(order), None
             if stage.batches is not None:
-                order = Wrap(Shard(order, *rank, "keep"))
+                order = Wrap(Shard(order, *rank, "keep"), Shard(whole, *rank, "keep"))
             else:
                 uneven = "keep" if stage.uneven is not None else stage.remainder
                 order = Shard(order, *rank, uneven)  # type: ignore[arg-type]
-    return order if rest is None else rest(order)
+    order = order if rest is None else rest(order)
+    if rank is not None and layout.shard is not None and layout.levels[0].complete:
+        order = Completed(order, masking=layout.shard.remainder == "pad")
+    return order
 
 
 def _settings(chain: Sequence[stages.Stage]) -> stages.Workers:

@@ -28,6 +28,10 @@ class Level:
     collate: Collate | None = None
     neighbours: bool = True
     max_wait: float | None = None
+    complete: bool = False
+    """Has as many outputs as units, whatever is skipped: first units come again."""
+    apart: bool = False
+    """Begins with the rows of batches, as they were stacked."""
     boundary: int | None = None
 
     def outputs(self, count: int) -> int | None:
@@ -57,6 +61,8 @@ class Level:
             grouper=self.grouper,
             neighbours=self.neighbours,
             max_wait=self.max_wait,
+            complete=self.complete,
+            apart=self.apart,
             boundary=self.boundary,
         )
 
@@ -78,5 +84,7 @@ class Layout:
     group_size: int
     shard: stages.Shard | None
     device: stages.ToDevice | None
+    fixed: str | None
+    """Why another number of ranks cannot go on from a state, if so."""
     timed_batches: bool
     """Whether time decides what is in a batch, so that there is no resume."""

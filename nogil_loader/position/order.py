@@ -153,7 +153,8 @@ class Repeat(Over):
 
     Pass k of epoch e is epoch ``e * times + k`` of the order below (``e + k`` when
     endless), so a shuffle below is a new one in each pass and two epochs share no pass.
-    Positions count on over the passes.
+    Positions count on over the passes. ``every``: positions in a pass, where the order below
+    is the part of one rank (and so has fewer units).
 
     >>> import numpy as np
     >>> Repeat(Sequential(3), 2).locate(np.array([1, 4])).indices
@@ -161,6 +162,7 @@ class Repeat(Over):
     """
 
     times: int | None = None
+    every: int | None = None
 
     def __post_init__(self) -> None:
         if self.order.length is None:
@@ -179,7 +181,10 @@ class Repeat(Over):
         epochs: int | Positions = (epoch if self.times is None else epoch * self.times) + passes
         if isinstance(epoch, int) and units.size and (passes == passes[0]).all():
             epochs = int(passes[0]) + (epoch if self.times is None else epoch * self.times)
-        return self.order.locate(inner, epochs)._replace(positions=units)
+        located = self.order.locate(inner, epochs)
+        if self.every is not None:
+            return located._replace(positions=passes * self.every + located.positions)
+        return located._replace(positions=units)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
-from nogil_loader.position.order import Located, Over, Positions
+from nogil_loader.position.order import Flags, Located, Order, Over, Positions
 
 Remainder: TypeAlias = Literal["drop", "pad", "wrap", "keep"]
 
@@ -75,18 +75,26 @@ class Shard(Over):
 
 @dataclass(frozen=True, slots=True)
 class Wrap(Over):
-    """The units of one rank over and over, for ``shard(batches=N)``: the run stops at N.
+    """The units of one rank, and then again and again, for ``shard(batches=N)``: the run stops
+    at N.
 
-    Units past the first round are ``repeated``; they keep position and epoch, so they
-    are the very same samples.
+    ``again``: what comes after the first round, where that is not all of the rank's part (of
+    an epoch that others have begun). Those units are ``repeated``; they keep position and
+    epoch, so they are the very same samples.
     """
 
+    again: Order | None = None
+
     def __post_init__(self) -> None:
-        if self.order.length == 0:
+        if self._again.length == 0:
             raise ValueError(
                 "shard(batches=...): a rank without a single unit has nothing to wrap; "
                 "use fewer ranks or more data"
             )
+
+    @property
+    def _again(self) -> Order:
+        return self.order if self.again is None else self.again
 
     @property
     def length(self) -> int | None:
@@ -94,9 +102,44 @@ class Wrap(Over):
 
     def locate(self, units: Positions, epoch: int | Positions = 0) -> Located:
         count = self.order.length
-        if count is None:
+        if count is None or not (units >= count).any():
             return self.order.locate(units, epoch)
-        again = units >= count
-        if not again.any():
+        repeated = units >= count
+        located = self._again.locate((units - count) % (self._again.length or 1), epoch)
+        if not repeated.all():
+            first = self.order.locate(np.where(repeated, 0, units), epoch)
+            located = _either(repeated, located, first)
+        return located._replace(repeated=repeated)
+
+
+@dataclass(frozen=True, slots=True)
+class Completed(Over):
+    """The units of one rank, and beyond them its first ones again, in the place of samples that
+    it has to skip: ``repeated``, and with ``masking`` masked, too.
+
+    >>> from nogil_loader.position.order import Sequential
+    >>> Completed(Shard(Sequential(6), rank=1, world=2)).locate(np.arange(4)).indices
+    array([1, 3, 5, 1])
+    """
+
+    masking: bool = False
+
+    def locate(self, units: Positions, epoch: int | Positions = 0) -> Located:
+        count = self.order.length
+        if count is None or not (units >= count).any():
             return self.order.locate(units, epoch)
-        return self.order.locate(units % count, epoch)._replace(repeated=again)
+        repeated = units >= count
+        located = self.order.locate(units % count, epoch)
+        if not self.masking:
+            return located._replace(repeated=repeated)
+        masked = repeated if located.masked is None else repeated | located.masked
+        return located._replace(repeated=repeated, masked=masked)
+
+
+def _either(choose: Flags, some: Located, others: Located) -> Located:
+    """Unit by unit: of ``some`` where ``choose``, else of ``others``."""
+    sources = None
+    if some.sources is not None and others.sources is not None:
+        sources = np.where(choose, some.sources, others.sources)
+    positions = np.where(choose, some.positions, others.positions)
+    return Located(positions, np.where(choose, some.indices, others.indices), sources)

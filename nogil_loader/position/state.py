@@ -58,6 +58,12 @@ class State:
     """With ``ordered=False``: units of the last level delivered beyond the accounted ones."""
     snapshot: tuple[int, JSON] | None = None
     """For a stream: a position and where its source stood before reading it."""
+    samples: LevelState | None = None
+    """Inside a batch that ``unbatch`` takes apart: level 0, each row accounted for by itself;
+    what a merge reads instead of ``levels[0]``."""
+    batches: int | None = None
+    """With ``shard(batches=N)``: where each rank stops; merged: what all ranks together have
+    left to deliver."""
 
     @property
     def merged(self) -> bool:
@@ -86,6 +92,10 @@ class State:
             out["beyond"] = list(self.beyond)
         if self.snapshot is not None:
             out["snapshot"] = list(self.snapshot)
+        if self.samples is not None:
+            out["samples"] = _level_to_json(self.samples)
+        if self.batches is not None:
+            out["batches"] = self.batches
         return out
 
     @classmethod
@@ -113,6 +123,8 @@ class State:
             rest=Rest.from_json(data["rest"]) if "rest" in data else Rest(),
             beyond=wholes(data.get("beyond", []), "beyond"),
             snapshot=_snapshot(data.get("snapshot")),
+            samples=_level_from_json(data["samples"]) if "samples" in data else None,
+            batches=whole(data["batches"], "batches") if "batches" in data else None,
         )
 
     def check(self, fingerprint: Fingerprint, *, allow_changes: bool = False) -> None:
@@ -137,9 +149,12 @@ class State:
         """
         if (rank, world) == (self.rank, self.world):
             partial = self.rest.partial_units(rank, world)
-            return Resumed(self.levels, self.rest, partial, self.beyond)
+            return Resumed(self.levels, self.rest, partial, self.beyond, self.samples, self.batches)
         if self.merged:
-            return Resumed((), self.rest, self.rest.partial_units(rank, world), ())
+            # All ranks stop at the same batch, and together at what there is left.
+            each = None if self.batches is None else -(-self.batches // world)
+            partial = self.rest.partial_units(rank, world)
+            return Resumed((), self.rest, partial, (), None, each)
         if self.world == 1:
             return merge([self]).resume(rank, world)
         raise StateMismatch(
@@ -160,6 +175,10 @@ class Resumed:
     """Units of which only some children are to be shown."""
     beyond: tuple[int, ...]
     """Units of the last level that were delivered already."""
+    samples: LevelState | None = None
+    """As in ``State``."""
+    batches: int | None = None
+    """Where the rank stops, with ``shard(batches=N)``."""
 
 
 def merge_states(states: Sequence[Mapping[str, JSON]]) -> dict[str, JSON]:
@@ -190,7 +209,7 @@ def merge(states: Sequence[State]) -> State:
     first = states[0]
     for state in states:
         _check_same_run(state, first)
-    rest = first.rest.cut([state.levels[0] for state in states], first.length)
+    rest = first.rest.cut([_bottom(state) for state in states], first.length)
     earliest = int(rest.explicit[0]) if rest.explicit.size else rest.tail
     usable = [each.snapshot for each in states if each.snapshot and each.snapshot[0] <= earliest]
     return replace(
@@ -198,6 +217,8 @@ def merge(states: Sequence[State]) -> State:
         levels=(),
         world=0,
         rest=replace(rest, dropped=_all_dropped(states)),
+        samples=None,
+        batches=_left(states),
         snapshot=max(usable, key=itemgetter(0), default=None),
     )
 
@@ -221,7 +242,7 @@ def _all_ranks(states: Sequence[State]) -> list[State]:
 def _check_same_run(state: State, first: State) -> None:
     """Whether a rank's state can be merged with that of rank 0."""
     state.check(first.fingerprint)
-    for name in ("seed", "epoch", "length", "rest"):
+    for name in ("seed", "epoch", "length", "rest", "batches"):
         if getattr(state, name) != getattr(first, name):
             raise StateMismatch(
                 f"rank {state.rank} has another {name} than rank 0: the states are not of one "
@@ -229,10 +250,12 @@ def _check_same_run(state: State, first: State) -> None:
             )
     if not state.levels:
         raise StateMismatch(f"the state of rank {state.rank} says of no level where it stands")
-    if any(level.after is not None or level.pending for level in state.levels[1:]):
+    known = 1 if state.samples is None else 2
+    if any(level.after is not None or level.pending for level in state.levels[known:]):
         raise StateMismatch(
-            f"rank {state.rank} stands inside a batch that a later stage takes apart: only the "
-            "same number of ranks can go on from here, each from its own state"
+            f"rank {state.rank} stands inside a batch that a later stage has made many of, and "
+            "whose rows are not simply its samples: only the same number of ranks can go on from "
+            "here, each from its own state"
         )
     if state.beyond:
         raise StateMismatch(
@@ -241,9 +264,20 @@ def _check_same_run(state: State, first: State) -> None:
         )
 
 
+def _bottom(state: State) -> LevelState:
+    """Where the samples of a rank stand."""
+    return state.levels[0] if state.samples is None else state.samples
+
+
+def _left(states: Sequence[State]) -> int | None:
+    """Batches that the ranks have left to deliver, where there is a number to stop at."""
+    stop = states[0].batches
+    return None if stop is None else sum([stop - state.levels[-1].unit for state in states])
+
+
 def _all_dropped(states: Sequence[State]) -> tuple[tuple[int, ...], ...]:
     """Skips by level and op: of these ranks, and of the runs before them."""
-    tables = [[level.dropped for level in state.levels] for state in states]
+    tables = [[level.dropped for level in (_bottom(state), *state.levels[1:])] for state in states]
     tables.append(list(states[0].rest.dropped))
     levels = zip_longest(*tables, fillvalue=())
     sums = [tuple([sum(op) for op in zip_longest(*rows, fillvalue=0)]) for rows in levels]

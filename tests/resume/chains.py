@@ -142,11 +142,17 @@ class Chance:
         chain = self.ops(chain.shard(0, 1, uneven="allow"))
         draw = random.randrange(6)
         if draw == 0:
-            return chain.bucket(length, [3, 6], random.choice([3, [4, 2, 3]])), False
+            chain = chain.bucket(length, [3, 6], random.choice([3, [4, 2, 3]]))
+            return (chain.unbatch() if random.random() < 0.3 else chain), False
         if draw == 1:
             fit = random.choice(["first_fit", "best_fit"])
             return chain.map(tokens).pack(8, algorithm=fit, rows=random.randint(1, 2)), False
-        return chain.batch(random.randint(1, 5)), False
+        chain = chain.batch(random.randint(1, 5))
+        if draw == 2:
+            chain = chain.unbatch()
+        elif draw == 3:
+            chain = chain.unbatch().filter(odd_third).batch(random.randint(1, 3))
+        return chain, False
 
     def source(self, count: int) -> Pipeline[object]:
         random = self.random
@@ -174,10 +180,12 @@ class Chance:
         """One of the ranks that all stop at so many batches, and begin again if need be."""
         random = self.random
         world = random.randint(1, min(3, len(chain)))
-        batches = random.randint(1, 8)
+        rank, batches = random.randrange(world), random.randint(1, 8)
         chain = chain.shuffle(random.randint(0, 9))
-        chain = chain.shard(random.randrange(world), world, batches=batches).map(noise, rng=True)
-        return self.group(chain)
+        if len(chain) > 10 and random.random() < 0.5:
+            chain = chain.shard(rank, world).map(fragile, on_error="skip").map(noise, rng=True)
+            return chain.batch(random.randint(1, 6), drop_last=random.random() < 0.4)
+        return self.group(chain.shard(rank, world, batches=batches).map(noise, rng=True))
 
     def ops(self, chain: Pipeline[object]) -> Pipeline[object]:
         random = self.random

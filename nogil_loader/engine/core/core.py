@@ -43,6 +43,8 @@ class Core:
             level.skipped = self.skipped
         self.source = self.levels[0]
         self.source.stop = start.length
+        if start.length is not None and self.source.spec.complete:
+            self.source.stop = start.length + sum(self.source.dropped)
         self.source.partial = start.partial
         self.last = self.levels[-1]
         self.kinds = _segments(spec, self.levels)

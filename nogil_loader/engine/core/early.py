@@ -56,7 +56,8 @@ def closed(level: Level, rows: int, slot: Slot) -> Closed:
     """A whole batch, as a closed group."""
     del level.slots[slot.number]
     begin = level.first + (slot.number - level.groups) * rows
-    span = Span(begin, begin + slot.rows, slot.rows, begin)
+    stop = begin + slot.rows
+    span = Span(begin, stop, slot.rows, begin, range(begin, stop))
     return Closed(level.number, slot.number, [slot], (), None, span, slot.size, slot.since)
 
 

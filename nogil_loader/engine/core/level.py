@@ -41,6 +41,9 @@ class Point(NamedTuple):
     """Skips so far, by op of the level (empty: none)."""
     below: Point | None = None
     """The same for the level below, at the end (or beginning) of the unit."""
+    apart: Point | None = None
+    """Inside a batch that is taken apart row by row: what a merge reads instead of ``below``,
+    where each row is accounted for by itself."""
 
     @property
     def begin(self) -> int:
@@ -58,6 +61,8 @@ class Span(NamedTuple):
     """Outputs of level 0 in it."""
     first: int
     """The level-0 unit its first cell came from: batch-level randomness keys by it."""
+    rows: Sequence[Ident] = ()
+    """The cells in it, in their order."""
 
 
 class Buffer(Protocol):
@@ -126,6 +131,8 @@ class Delivery:
     """Bytes that are no longer in flight then."""
     since = 0.0
     """When the first of what is in it was claimed."""
+    apart = False
+    """Whether units are batches that are taken apart row by row."""
     ended = False
     """The run is over; with ``failure`` set, by that."""
     failure: Failure | None = None
@@ -153,12 +160,22 @@ class Delivery:
             below = None if span is None else as_point(span.end)
             return Point(unit + 1, None, (), None, self.dropped, below)
         below = None if span is None else as_point(span.begin)
-        return Point(unit, ident, (), None, self.dropped, below)
+        apart = None if span is None or not self.apart else behind_row(span, ident)
+        return Point(unit, ident, (), None, self.dropped, below, apart)
 
 
 def as_point(point: Point | int) -> Point:
     """The point that a number stands for."""
     return Point(point) if isinstance(point, int) else point
+
+
+def behind_row(span: Span, ident: Ident) -> Point | None:
+    """The level below when a batch was delivered up to this row: all that the batch took is
+    accounted for, but its later rows. None where the row itself became many."""
+    if isinstance(ident, int) or len(ident) != 2:
+        return None
+    end = as_point(span.end)
+    return Point(end.unit, end.after, (*end.pending, *span.rows[ident[1] + 1 :]), None, end.dropped)
 
 
 class Level:
@@ -354,6 +371,8 @@ class Level:
         count = dropped[op] + 1
         self.dropped = (*dropped[:op], count, *dropped[op + 1 :])
         self.skipped.append(skip)
+        if self.spec.complete and self.stop is not None:
+            self._complete(self.stop, sum(self.dropped), skip)
         limit = self.spec.ops[op].policy.max_skips
         if limit is None:
             return
@@ -369,6 +388,14 @@ class Level:
             what = f"{count} of {seen} samples were skipped in stage {name!r} (max_skips={limit})"
             cause = [error for error in errors if isinstance(error, Exception)]
             self.failure = Failure(self.number, skip.ident, op, ExceptionGroup(what, cause))
+
+    def _complete(self, stop: int, skipped: int, skip: Skip) -> None:
+        """One more unit for the one that was skipped, while there are good ones."""
+        if skipped == unit_of(skip.ident) + 1 == stop - skipped + 1:
+            only = RuntimeError("all samples of this rank were skipped: nothing completes it")
+            only.__cause__ = skip.error
+            self.failure = Failure(self.number, skip.ident, skip.op, only)
+        self.stop = stop + 1
 
     def _accounted(self, ident: Ident) -> bool:
         """Whether an earlier run has delivered (or dropped) this cell."""
@@ -440,6 +467,7 @@ class Level:
         delivery.weight, self.owed = self.owed, 0
         delivery.size = block.size
         delivery.since = block.since
+        delivery.apart = self.spec.apart
         if self.number > 0:
             delivery.spans = [self.spans[unit] for unit in range(block.start, block.stop)]
             for unit in range(block.start, block.stop):
@@ -538,11 +566,13 @@ class Level:
             inside = end.after is not None
             below = self.spans[end.unit].begin if inside else self.spans[end.unit - 1].end
             end = end._replace(below=as_point(below))
+            if end.after is not None and self.spec.apart:
+                end = end._replace(apart=behind_row(self.spans[end.unit], end.after))
             first = self.spans[first].first
             weight = self.owed
             self._forget_spans(end.unit)
         self.owed -= weight
-        span = Span(self.point, end, weight, first)
+        span = Span(self.point, end, weight, first, idents)
         self.closed.append(
             Closed(self.number, self.groups, cells, idents, group.layout, span, size, since)
         )

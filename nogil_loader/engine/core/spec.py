@@ -72,6 +72,10 @@ class LevelSpec:
     """Whether every group is a run of neighbouring outputs (batches), or any set (bins)."""
     max_wait: float | None = None
     """Close a group when its first member has waited that many seconds."""
+    complete: bool = False
+    """For each unit that is skipped one more is run: a rank keeps its number of outputs."""
+    apart: bool = False
+    """The first op takes batches apart, and their rows are the samples they were made of."""
     boundary: int | None = None
     """Groups end after every so many units (the end of an epoch inside the stream)."""
 
