@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sized
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -44,9 +45,11 @@ def watch(latency: float, threads: int | str, seconds: float) -> Watched:
     """Run the stage for so long."""
     fetch = partial(wait, latency)
     data = nl.from_sequence(range(1 << 40)).map(fetch, name="fetch", threads=threads)
-    taken, count, begun = [], 0, time.monotonic()
+    taken: list[tuple[float, int]] = []
+    count, begun = 0, time.monotonic()
     with data.batch(8).workers(1).run() as run:
         for batch in run:
+            assert isinstance(batch, Sized)
             count += len(batch)
             taken.append((now := time.monotonic() - begun, count))
             if now > seconds:

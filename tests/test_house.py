@@ -68,7 +68,7 @@ CORE = (
 )
 """What imports NumPy and the standard library only, and stays small enough to be read."""
 
-CORE_LINES = 7400
+CORE_LINES = 7450
 """Lines with code on them; docstrings, comments and blank lines are free."""
 
 PURE = ("plan", "stages", "engine.core", "engine.errors", "position")
