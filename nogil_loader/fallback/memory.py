@@ -60,7 +60,7 @@ def room_for(size: int) -> int:
     >>> [room_for(size) for size in (1, 65_536, 65_537, 5_000_000)]
     [65536, 65536, 81920, 5242880]
     """
-    step = max(_SMALLEST, 1 << max(0, size - 1).bit_length()) // 4
+    step = max(_SMALLEST, 1 << max(0, (size - 1).bit_length() - 1)) // 4
     return max(_SMALLEST, -(-size // step) * step)
 
 
