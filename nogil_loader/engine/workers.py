@@ -356,7 +356,11 @@ def part_of(segment: Segment) -> slice:
 
 def _work(engine: Engine, kind: int) -> None:
     """The life of a worker."""
-    _loop(engine, Worker(engine, kind), kind)
+    worker = Worker(engine, kind)
+    try:
+        _loop(engine, worker, kind)
+    finally:
+        worker.slot.ident = 0  # the next thread to begin may get this one's number
     if engine.feed is not None and engine.core.spent():
         engine.feed.stop()
 
