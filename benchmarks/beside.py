@@ -57,11 +57,7 @@ def plan(
         else:
             notes.append("No interpreter of the same build with a GIL: ci/reference makes one.")
     pythons.update(dict.fromkeys(LOOPS, pythons["engine"]))
-    for rival in beside:
-        try:
-            pythons[rival] = (peers.environment(peer_of(rival)),)
-        except peers.LeftOut as reason:
-            notes.append(str(reason))
+    notes += peers.join(pythons, {rival: peer_of(rival) for rival in beside})
     if left := set(rivals.LOADERS) & set(pythons):
         kinds = (
             f"{rival}: {peers.PEERS[peer_of(rival)].kind}" for rival in pythons if rival in left

@@ -69,12 +69,7 @@ class Nothing:
 def plans(folder: Path, size: Size, data: Path | None) -> Iterator[Plan]:
     """One row for each case, one column for each number of workers."""
     pythons: dict[str, tuple[str, ...]] = dict.fromkeys(OURS, this_python())
-    notes = []
-    for label in PEERS:
-        try:
-            pythons[label] = (peers.environment(label.replace(" by batch", "")),)
-        except peers.LeftOut as reason:
-            notes.append(str(reason))
+    notes = peers.join(pythons, {label: label.replace(" by batch", "") for label in PEERS})
     rows = []
     for label, python in pythons.items():
         cells = {}

@@ -19,7 +19,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -135,6 +135,18 @@ def environment(name: str) -> str:
             return str(home / "bin" / "python")
         reasons.append(f"{Path(python).name}: {failed.read_text()}")
     raise LeftOut(f"{name} is left out: {'; '.join(reasons) or 'no interpreter for it here'}.")
+
+
+def join(pythons: dict[str, tuple[str, ...]], names: Mapping[str, str]) -> list[str]:
+    """Add the Python of each peer, given as label: name of the peer, to those of the other
+    subjects; returns why some are left out."""
+    reasons = []
+    for label, name in names.items():
+        try:
+            pythons[label] = (environment(name),)
+        except LeftOut as reason:
+            reasons.append(str(reason))
+    return reasons
 
 
 def _make(home: Path, python: str, peer: Peer) -> str:

@@ -36,13 +36,8 @@ ENVIRONMENTS = {"StatefulDataLoader": "torchdata", "Grain": "Grain"}
 
 def plans(folder: Path, size: Size, data: Path | None) -> Iterator[Plan]:
     """A column for each place."""
-    notes: list[str] = []
     pythons = {"engine": this_python()}
-    for label, environment in ENVIRONMENTS.items():
-        try:
-            pythons[label] = (peers.environment(environment),)
-        except peers.LeftOut as reason:
-            notes.append(str(reason))
+    notes = peers.join(pythons, ENVIRONMENTS)
     rows = []
     for label, python in pythons.items():
         cells = {}

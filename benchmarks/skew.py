@@ -63,13 +63,8 @@ def burn(seconds: float) -> int:
 
 def plans(folder: Path, size: Size, data: Path | None) -> Iterator[Plan]:
     """Two workers."""
-    notes: list[str] = []
     pythons = dict.fromkeys(("engine", "engine, unordered", *LOOPS), this_python())
-    for label in PEERS:
-        try:
-            pythons[label] = (peers.environment(label),)
-        except peers.LeftOut as reason:
-            notes.append(str(reason))
+    notes = peers.join(pythons, {label: label for label in PEERS})
     (column,) = columns((2,))
     rows = []
     for label, python in pythons.items():

@@ -28,12 +28,8 @@ PEERS = ("SPDL", "torch", "torchdata", "dataloader-rs")
 
 def plans(folder: Path, size: Size, data: Path | None) -> Iterator[Plan]:
     """One row for each loader, two workers."""
-    notes, pythons = [], {"engine": this_python()}
-    for rival in PEERS:
-        try:
-            pythons[rival] = (peers.environment(rival),)
-        except peers.LeftOut as reason:
-            notes.append(str(reason))
+    pythons = {"engine": this_python()}
+    notes = peers.join(pythons, {rival: rival for rival in PEERS})
     rows = []
     for variant, python in pythons.items():
         question = {"variant": variant, "turns": 3 if size.quick else 10}

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 import nogil_loader as nl
 from nogil_loader import plan
 from nogil_loader.engine.core.tuning import Tuner
+from nogil_loader.engine.program import Program
+from nogil_loader.pipeline import Pipeline
 from nogil_loader.position.order import Sequential
 from tests.observe.simulation import Simulation, World
 
@@ -97,12 +99,9 @@ def test_whatever_is_measured_the_number_stays_within_its_bounds(
 # In the core, by simulation -------------------------------------------------------------
 
 
-def simulate(latency: float, threads: int | str, rate: float, seconds: float) -> Simulation:
-    """A blocking stage before a consumer that could take ``rate`` samples a second."""
-    length = int(seconds * min(rate, BOUND / latency))
-    data = nl.from_sequence(range(length))
-    data = data.map(abs, name="fetch", threads=threads).batch(8).workers(2)
-    program = plan.compose(
+def program_of(data: Pipeline[object], length: int) -> Program:
+    """What a run of so many samples would execute."""
+    return plan.compose(
         data.chain,
         data.source.open(),
         Sequential(length),
@@ -111,6 +110,14 @@ def simulate(latency: float, threads: int | str, rate: float, seconds: float) ->
         ordered=True,
         rank=None,
     )
+
+
+def simulate(latency: float, threads: int | str, rate: float, seconds: float) -> Simulation:
+    """A blocking stage before a consumer that could take ``rate`` samples a second."""
+    length = int(seconds * min(rate, BOUND / latency))
+    data = nl.from_sequence(range(length))
+    data = data.map(abs, name="fetch", threads=threads).batch(8).workers(2)
+    program = program_of(data, length)
     costs = {"read": lambda unit: 0.0, "fetch": lambda unit: latency}
     simulation = Simulation(World(program.core, program.kinds, length, costs, 8 / rate))
     simulation.run()
@@ -142,15 +149,7 @@ def test_unbalanced_cpu_stages_need_no_tuning() -> None:
     length = 4000
     data = nl.from_sequence(range(length)).map(abs, name="short").map(abs, name="long")
     data = data.batch(10).workers(2)
-    program = plan.compose(
-        data.chain,
-        data.source.open(),
-        Sequential(length),
-        epoch=0,
-        seed=0,
-        ordered=True,
-        rank=None,
-    )
+    program = program_of(data, length)
     costs = {"read": lambda unit: 0.0, "short": lambda unit: 0.001, "long": lambda unit: 0.009}
     counts = Simulation(World(program.core, program.kinds, length, costs)).run()
     assert counts.samples / counts.seconds >= 0.97 * 2 / 0.010
