@@ -58,6 +58,8 @@ class Epochs(Generic[T]):
         self._early: set[int] = set()
         """Epochs that could have begun, but too early."""
         self._over = False
+        self._hung = False
+        """Whether a run could not wait for all of its threads."""
         self._exiting = sys.is_finalizing
         """Whether the interpreter has stopped every thread, and no module may be there any more."""
 
@@ -98,7 +100,7 @@ class Epochs(Generic[T]):
                     raise self._failed[epoch]
                 run = self._runs[epoch]
                 yield run
-                run.close()
+                self._hung |= not run.close()
                 del self._runs[epoch]
         finally:
             if not self._exiting():
@@ -108,6 +110,6 @@ class Epochs(Generic[T]):
         with self._lock:
             self._over = True
         for run in self._runs.values():
-            run.close()
-        self._pool.shutdown(wait=False)
+            self._hung |= not run.close()
+        self._pool.shutdown(wait=not self._hung)
         self._session.close()

@@ -302,7 +302,11 @@ class Engine:
         here = threading.get_ident()
         if any(slot.ident == here for slot in self.slots):
             return False
-        return not wait(self.loops, timeout).not_done
+        if wait(self.loops, timeout).not_done:
+            return False
+        if self.own_pool:
+            self.pool.shutdown()  # what their last frames hold is let go, too
+        return True
 
 
 def _needs_keeper(program: Program) -> bool:

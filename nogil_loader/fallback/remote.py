@@ -209,7 +209,9 @@ class _Link:
         self._words.close()
         self.progress.close()
         stop(self.process, _GRACE)
-        self.process.close()
+        # Not process.close(): multiprocessing, which joins its processes when the interpreter
+        # ends, may be at this one. Its descriptors go with it.
+        del self.process
 
 
 def shippable(fn: object, name: str) -> None:

@@ -193,6 +193,20 @@ def test_a_closed_run_hands_out_nothing_that_was_ready() -> None:
 
 
 @in_child()
+def test_when_close_returns_every_thread_of_the_run_has_ended() -> None:
+    before = set(threading.enumerate())
+    chain = nl.from_sequence(range(100)).workers(4).map(abs).batch(4)
+    for _ in range(200):
+        run = chain.run()
+        next(run)
+        assert run.close()
+        assert set(threading.enumerate()) == before
+    epochs = chain.epochs(2)
+    for epoch in epochs:
+        next(epoch)
+    assert set(threading.enumerate()) == before
+
+
 def test_close_from_another_thread_wakes_whoever_waits_for_a_batch() -> None:
     blocked: queue.SimpleQueue[int] = queue.SimpleQueue()
     run = nl.Pipeline(Queue_(blocked)).run()
