@@ -193,6 +193,16 @@ def test_a_hundred_cheap_samples_are_spread_over_blocking_threads() -> None:
     assert here.wanted(3) == 1
 
 
+def test_what_is_not_worth_a_block_of_its_own_is_not_split_among_blocking_threads() -> None:
+    here = segment(SegmentSpec(0, 1, kind=1), threads=4)
+    for _ in range(10):
+        here.observe(100, 100 * 1e-6)
+    assert 195 < here.wanted(400) < 205  # of a microsecond each: more than the 100 that are fair
+    for _ in range(40):
+        here.observe(100, 100 * 5e-3)
+    assert here.wanted(4) == 1
+
+
 @pytest.mark.parametrize("limit", [1, 3])
 def test_a_limit_is_of_workers_inside(limit: int) -> None:
     here = segment(SegmentSpec(0, 1, limit=limit))

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from nogil_loader.engine.core.level import Level
 
 _LARGEST = 1024
+_WORTH = 2e-4
+"""Seconds of work that are worth another block: to hand one over may take a thread's wakening."""
 _WEIGHT = 0.25
 """Of the newest measurement in the moving average."""
 
@@ -142,7 +144,8 @@ class Segment:
         size = self.size
         if self.block is None and self.spec.kind:
             # A hundred cheap samples must not become a hundred requests one after another.
-            size = min(size, max(1, available // self.threads))
+            worth = int(_WORTH / self.estimate) if self.estimate > 0.0 else 0
+            size = min(size, max(worth, available // self.threads))
         if self.spec.in_flight is not None:
             size = 1
         return max(1, min(size, available))
