@@ -12,10 +12,10 @@ import sys
 from collections.abc import Sequence
 
 from nogil_loader import __version__
-from nogil_loader.cli import bench, check, cluster_check, doctor
+from nogil_loader.cli import bench, check, cluster_check, doctor, watch
 from nogil_loader.cli._terminal import UsageError
 
-COMMANDS = (bench, check, doctor, cluster_check)
+COMMANDS = (bench, check, doctor, cluster_check, watch)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -129,27 +128,3 @@ def test_uneven_ranks_agree_and_end_together(ranks_say: Say) -> None:
         """,
     )
     assert len(said[0]) == len(said[1]) == len(said[2]) > 10
-
-
-KILL_ONE = """
-import os, random, signal, threading
-from mpi4py import MPI
-import nogil_loader as nl
-
-MPI.COMM_WORLD.barrier()
-if MPI.COMM_WORLD.rank == 1:
-    moment = random.Random({seed}).random() * 0.5
-    threading.Timer(moment, os.kill, [os.getpid(), signal.SIGKILL]).start()
-for batch in nl.from_sequence(range(10_000)).shuffle(seed=1).repeat().shard().batch(32):
-    pass
-"""
-
-
-@pytest.mark.parametrize("turn", range(50 if SOAK else 1))
-def test_killing_a_rank_ends_the_job(mpirun: Callable[..., object], turn: int) -> None:
-    """At a random moment of a run that never ends."""
-    begun = time.monotonic()
-    child = mpirun(3, KILL_ONE.format(seed=turn), timeout=30)
-    assert time.monotonic() - begun < 20, "10 s on a machine that does nothing else"
-    assert child.returncode != 0
-    assert "Killed (signal 9)" in child.stdout + child.stderr
