@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,6 +14,8 @@ from tests.position.laws import law
 
 places = st.integers(0, 2**62)
 children = st.lists(st.integers(0, 2**31), max_size=4).map(tuple)
+few = st.lists(st.integers(0, 1), max_size=5).map(tuple)
+"""Of which two drawn ones often differ in one number only."""
 
 
 @law
@@ -35,7 +39,7 @@ def test_half_words_start_anew_at_every_place() -> None:
 
 
 @law
-@given(places, children, places, children)
+@given(places, children | few, places, children | few)
 def test_other_places_give_other_draws(
     one: int, one_children: tuple[int, ...], two: int, two_children: tuple[int, ...]
 ) -> None:
@@ -45,6 +49,13 @@ def test_other_places_give_other_draws(
     assert (first == second) == ((one, one_children) == (two, two_children))
 
 
+def test_no_two_descendants_of_a_sample_draw_the_same() -> None:
+    keyed = Keyed(1, 2, "augment")
+    tree = [path for depth in range(5) for path in product(range(3), repeat=depth)]
+    draws = {keyed(7, *path).integers(2**63, size=2).tobytes() for path in tree}
+    assert len(draws) == len(tree) == 1 + 3 + 9 + 27 + 81
+
+
 def test_seed_epoch_and_stage_each_change_the_key() -> None:
     keys = {stage_key(s, e, n) for s in range(20) for e in range(20) for n in ("a", "b", "a ")}
     assert len(keys) == 20 * 20 * 3
@@ -52,7 +63,10 @@ def test_seed_epoch_and_stage_each_change_the_key() -> None:
 
 def test_the_key_and_the_draws_are_pinned() -> None:
     assert stage_key(0, 0, "augment") == (14953477591210042721, 7179523144685895157)
-    assert Keyed(0, 0, "augment")(7, 1).integers(1000, size=4).tolist() == [261, 916, 396, 472]
+    keyed = Keyed(0, 0, "augment")
+    assert keyed(7, 1).integers(1000, size=4).tolist() == [261, 916, 396, 472]
+    assert keyed(7, 1, 2).integers(1000, size=4).tolist() == [881, 841, 780, 178]
+    assert keyed(7, 1, 2, 3).integers(1000, size=4).tolist() == [123, 143, 864, 721]
 
 
 @pytest.mark.parametrize("neighbour", ["position", "child", "stage", "epoch", "seed"])

@@ -144,6 +144,19 @@ def test_remaining_renumbers_units_and_keeps_positions() -> None:
     assert found.indices.tolist() == [indices(shuffled, 10, 2)[at] for at in (1, 4, 8, 9)]
 
 
+@law
+@given(orders(), st.integers(0, 3))
+def test_an_epoch_that_is_not_said_is_the_first(order: Order, epoch: int) -> None:
+    bound = Epoch(order, epoch)
+    left = Remaining(order, np.array([], np.int64), 0)
+    share = Shard(order, 0, 1, "keep")
+    count = units(order.length or 0)
+    assert rows(bound.locate(count)) == rows(order.locate(count, epoch))
+    assert rows(bound.locate(count, 2)) == rows(order.locate(count, epoch + 2))
+    for plain in (left, share, *([Wrap(share)] if order.length else [])):
+        assert rows(plain.locate(count)) == rows(plain.locate(count, 0))
+
+
 def test_an_epoch_binds_its_number() -> None:
     order = Shuffled(Sequential(100), seed=0)
     assert indices(Epoch(order, 7), 100) == indices(order, 100, 7)

@@ -184,6 +184,19 @@ def test_duplicates_at_the_end_count_for_nothing() -> None:
 
 
 @law
+@given(st.integers(0, 30), st.integers(1, 4), st.integers(0, 2), st.data())
+def test_children_of_duplicates_count_for_nothing_either(
+    length: int, world: int, beyond: int, data: st.DataObject
+) -> None:
+    rank = data.draw(st.integers(0, world - 1))
+    share = len(range(rank, length, world))
+    inside = LevelState(share + beyond + 1, (share + beyond, 0), ((share + beyond, 1),))
+    levels = [LevelState(40)] * world
+    levels[rank] = inside
+    assert Rest().cut(levels, length) == Rest(tail=length)
+
+
+@law
 @given(
     st.lists(st.integers(0, 10**12), max_size=600, unique=True).map(sorted),
     st.dictionaries(
