@@ -6,6 +6,7 @@ import time
 import traceback
 
 import numpy as np
+import pytest
 
 import nogil_loader as nl
 from nogil_loader.testing.child import in_child
@@ -463,3 +464,28 @@ def test_one_failure_in_ten_thousand_is_listed_once_and_in_position_order() -> N
     with chain.workers(3).run() as run:
         assert sum(len(batch) for batch in run) == 200_000 - 20
         assert [each.position for each in run.report().counts.quarantined] == bad
+
+
+@pytest.mark.parametrize("at", range(12))
+@pytest.mark.parametrize("late", [False, True])
+def test_what_no_batch_can_hold_ends_the_batches_of_batches_at_its_place(
+    at: int, late: bool
+) -> None:
+    """Three levels: the failure of one goes up through all that are above it."""
+
+    def op(value: int) -> object:
+        return [value] if value == at else np.full(2, value)
+
+    chain = nl.from_sequence(range(12)).map(op)
+    if late:
+        chain = chain.filter(bool_of)
+    chain = chain.batch(2).batch(2).map(len).batch(1).workers(2, block=1)
+    got = 0
+    with chain.run() as run, pytest.raises(nl.CollateError):
+        for batch in run:
+            got += len(batch)
+    assert got == at // 4
+
+
+def bool_of(value: object) -> bool:
+    return value is not None

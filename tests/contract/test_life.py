@@ -16,7 +16,9 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+
+import pytest
 
 import nogil_loader as nl
 from nogil_loader.sources.queue import Queue_
@@ -150,6 +152,17 @@ def test_an_exhausted_run_ends_its_threads_even_while_it_is_held() -> None:
 
 
 @in_child()
+def test_when_the_engine_fails_its_threads_end_though_nobody_asks_for_a_batch() -> None:
+    for source in (nl.from_sequence(range(10**6)), nl.from_iterable(itertools.count())):
+        with source.map(abs, threads=3).batch(2).workers(2).run() as run:
+            next(run)
+            run._engine.fail(LookupError("of its own"))
+            assert not wait(run._engine.loops, 10).not_done
+            with pytest.raises(LookupError, match="of its own"):
+                while True:
+                    next(run)
+
+
 def test_close_is_idempotent_bounded_and_lets_running_ops_finish() -> None:
     begun: list[int] = []
     done: list[int] = []

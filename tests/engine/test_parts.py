@@ -141,6 +141,33 @@ def test_timers_give_back_what_is_due_and_forget_what_was_settled() -> None:
     assert timers.first() is None
 
 
+@given(st.lists(st.tuples(st.sampled_from(["add", "once", "forget", "pop"]), st.integers(0, 4))))
+def test_timers_are_a_list_in_order_of_time(calls: list[tuple[str, int]]) -> None:
+    timers, entries = Timers(), [block_of([1]) for _ in range(3)]
+    waiting: list[tuple[float, int]] = []
+    for number, (call, value) in enumerate(calls):
+        entry = number % 3
+        if call == "pop":
+            due = [which for when, which in sorted(waiting, key=_when) if when <= value]
+            assert timers.due(value) == bool(due) if waiting else True
+            assert timers.pop(value) == [entries[which] for which in due]
+            waiting = [(when, which) for when, which in waiting if when > value]
+        elif call == "forget":
+            timers.forget(entries[entry])
+            waiting = [(when, which) for when, which in waiting if which != entry]
+        elif call == "add" or entry not in [which for _, which in waiting]:
+            timers.add(float(value), entries[entry])
+            waiting.append((float(value), entry))
+        else:
+            timers.add_once(float(value), entries[entry])
+        assert timers.first() == min([when for when, _ in waiting], default=None)
+        assert bool(timers) == bool(waiting) == bool(len(timers.entries))
+
+
+def _when(item: tuple[float, int]) -> float:
+    return item[0]
+
+
 def segment(spec: SegmentSpec, block: int | None = None, threads: int = 1) -> Segment:
     return Segment(Level(0, LevelSpec(segments=(spec,)), None), spec, threads, block, 1e-3)
 

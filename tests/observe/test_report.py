@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from time import perf_counter
+from time import perf_counter, process_time
 
 import numpy as np
 import pytest
@@ -93,6 +93,36 @@ def test_the_time_of_every_thread_is_accounted_for() -> None:
     consumer = counts.consumer
     whole = consumer.first + consumer.stalled + consumer.worked
     assert whole == pytest.approx(counts.seconds, rel=0.05)
+
+
+@pytest.mark.parametrize("kind", ["a stream", "indexed"])
+def test_no_time_is_longer_than_it_took(kind: str) -> None:
+    pause = threading.Event()
+    data = (nl.from_iterable if kind == "a stream" else nl.from_sequence)(range(1_000_000))
+    begun, cpu = perf_counter(), process_time()
+    with data.map(abs).batch(8).workers(2).run() as run:
+        for number in range(40):
+            next(run)
+            if number == 20:
+                pause.wait(0.3)  # the reader has to wait, too
+        between = run.report().counts
+    counts = run.report().counts
+    took, on_cores = perf_counter() - begun, process_time() - cpu
+    for each in (between, counts):
+        consumer, machine, stream = each.consumer, each.machine, each.stream
+        assert 0.3 <= each.seconds <= took
+        assert 0.0 < consumer.first <= took - 0.3
+        assert 0.0 < consumer.waited <= took - 0.3
+        assert 0.3 <= consumer.worked <= took
+        assert 0.0 <= consumer.stalled <= took - 0.3
+        assert 0.0 < machine.cpu <= on_cores
+        assert (stream is not None) == (kind == "a stream")
+        if stream is not None:
+            assert stream.paused > 0.0
+            assert stream.reading > 0.0
+            assert stream.reading + stream.paused <= took
+        for crew in each.crews:
+            assert crew.busy + sum(crew.waits.values()) <= 1.01 * crew.threads * took
 
 
 def test_a_slow_stage_is_timed_call_by_call_beside_a_quick_one() -> None:

@@ -204,6 +204,25 @@ def test_a_billion_positions_over_4096_ranks_and_50_sources_start_at_once() -> N
     assert seconds < 1.0  # the target is .1; tracing and shared machines take their part
 
 
+@law
+@given(orders(), st.integers(0, 2), st.integers(0, 2), st.integers(1, 3), st.booleans())
+def test_what_is_shown_again_is_the_very_same(
+    order: Order, epoch: int, rank: int, world: int, other: bool
+) -> None:
+    share = Shard(order, rank % world, world, "keep")
+    again = Shard(order, 0, world, "keep") if other else share
+    if not again.length or share.length is None:
+        return
+    found = Wrap(share, again if other else None).locate(units(share.length + 9), epoch)
+    first = rows(share.locate(units(share.length), epoch))
+    round_two = rows(again.locate(np.arange(9) % again.length, epoch))
+    shown = rows(found._replace(masked=None, repeated=None))
+    assert shown == [(*row[:3], None, None) for row in first + round_two]
+    flags = [False] * share.length + [True] * 9
+    assert found.repeated is not None
+    assert found.repeated.tolist() == flags
+
+
 def test_wrap_shows_the_same_samples_again() -> None:
     order = Wrap(Shard(Shuffled(Sequential(7), 0), 1, 2, "keep"))
     found = order.locate(units(7))
