@@ -27,6 +27,10 @@ from nogil_loader.decode import _describe, _input, _npy, _zip
 from nogil_loader.decode._input import Buffer, Encoded
 from nogil_loader.decode.errors import DecodeError, TruncatedError, UnsupportedError
 
+_OPEN = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)
+_ALIGNED = 16
+"""What NumPy's memory and the headers of npy files are multiples of, in bytes."""
+
 Arrays: TypeAlias = "NDArray[np.generic] | dict[str, NDArray[np.generic]]"
 
 
@@ -96,27 +100,29 @@ def _decode(
     max_bytes: int | None,
     value: object,
 ) -> Arrays:
-    name = ""
+    if not isinstance(value, (str, os.PathLike)):
+        data, _ = _input.read(value, "decode.array")
+        return _decoded(data, member, native, pickled, max_bytes)
+    data = _mapped(value) if memory_map else _read(value)
     try:
-        if isinstance(value, (str, os.PathLike)):
-            name = f"{os.fspath(value)!s}: "
-            data = _mapped(value) if memory_map else _read(value)
-        else:
-            data, name = _input.read(value, "decode.array")
-        start = bytes(data[:6])
-        if start == _npy.MAGIC:
-            if member is not None:
-                raise DecodeError(f"an npy file has one array and no names, such as {member!r}")
-            return _one(data, native, pickled)
-        if start[:4] in _zip.MAGIC:
-            return _many(data, member, native, pickled, max_bytes)
-        if not start or _npy.MAGIC.startswith(start):
-            raise TruncatedError("the data ends before an npy header does")
-        raise UnsupportedError(f"neither npy nor npz: it starts with {start!r}")
+        return _decoded(data, member, native, pickled, max_bytes)
     except DecodeError as error:
-        if not name:
-            raise
-        raise type(error)(f"{name}{error}") from error.__cause__
+        raise type(error)(f"{os.fspath(value)!s}: {error}") from error.__cause__
+
+
+def _decoded(
+    data: Buffer, member: str | None, native: bool, pickled: bool, max_bytes: int | None
+) -> Arrays:
+    start = bytes(data[:6])
+    if start == _npy.MAGIC:
+        if member is not None:
+            raise DecodeError(f"an npy file has one array and no names, such as {member!r}")
+        return _one(data, native, pickled)
+    if start[:4] in _zip.MAGIC:
+        return _many(data, member, native, pickled, max_bytes)
+    if not start or _npy.MAGIC.startswith(start):
+        raise TruncatedError("the data ends before an npy header does")
+    raise UnsupportedError(f"neither npy nor npz: it starts with {start!r}")
 
 
 def _one(data: Buffer, native: bool, pickled: bool) -> NDArray[np.generic]:
@@ -163,14 +169,24 @@ def _unpickled(data: Buffer, allowed: bool) -> NDArray[np.generic]:
 
 
 def _read(path: str | os.PathLike[str]) -> Buffer:
-    """The file in writable memory of its own."""
-    with open(path, "rb", buffering=0) as file:
-        content = np.empty(os.fstat(file.fileno()).st_size, np.uint8).data
-        filled = 0
-        while filled < len(content) and (count := file.readinto(content[filled:])):
+    """The file in writable memory of its own, so placed that elements need no copy to be
+    aligned: those of an npy file, and of the first member of an npz file that stores it."""
+    file = os.open(path, _OPEN)
+    try:
+        size = os.fstat(file).st_size
+        if not size:  # also where the system doesn't know it: of a pipe
+            with open(file, "rb", buffering=0, closefd=False) as whole:
+                return bytearray(whole.readall())
+        shift = -_zip.first_content(os.pread(file, _zip.LOCAL, 0)) % _ALIGNED
+        content = np.empty(shift + size, np.uint8).data[shift:]
+        filled = os.readv(file, [content])
+        if filled == size:
+            return content
+        while filled < size and (count := os.readv(file, [content[filled:]])):
             filled += count
-        # Empty only where the file is, or where the system doesn't know its size (a pipe).
-        return content[:filled] if filled else bytearray(file.readall())
+        return content[:filled]
+    finally:
+        os.close(file)
 
 
 def _mapped(path: str | os.PathLike[str]) -> Buffer:

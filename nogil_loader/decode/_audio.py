@@ -35,8 +35,11 @@ from nogil_loader.decode.errors import (
 Samples: TypeAlias = "NDArray[np.generic]"
 
 _DTYPES = ("float32", "float64", "int16", "int32")
-_START = 1 << 16
-"""Bytes of a file that are read at once: all of a short sound, and the headers of any."""
+_OPEN = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)
+_START = 1 << 12
+"""Bytes of a file that are read at once: most often all of its headers."""
+_SHORT = 1 << 20
+"""Bytes of samples that a header is believed about before the file's size is looked up."""
 _BLOCK = 1 << 16
 """Frames that are read at once of a sound that doesn't say how long it is."""
 
@@ -143,17 +146,44 @@ class _Plan(NamedTuple):
 def _decode(plan: _Plan, value: object) -> Samples | tuple[Samples, int]:
     if not isinstance(value, (str, os.PathLike)):
         data, _ = _input.read(value, "decode.audio")
+        layout = _pcm.layout_of(data)
+        if layout is not None and layout.length <= len(data) - _pcm.HEADER:
+            levels = np.ndarray(layout.shape, _pcm.LEVEL, data, _pcm.HEADER)
+            if (plain := _plain(plan, layout, levels)) is not None:
+                return plain
         return _sound(plan, data, partial(_slice, data), len(data))
     # By its descriptor and not its path, from whose ending libsndfile would draw conclusions.
-    file = os.open(value, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    file = os.open(value, _OPEN)
     try:
-        size = os.fstat(file).st_size
-        start = os.pread(file, min(size, _START), 0)
-        return _sound(plan, file, partial(_pread, file, start), size)
+        start = os.pread(file, _START, 0)
+        layout = _pcm.layout_of(start)
+        if layout is not None and layout.length <= _SHORT:
+            # Not into bytes: large ones are slow to make on free-threaded CPython 3.13.
+            levels = np.empty(layout.shape, _pcm.LEVEL)
+            whole = os.preadv(file, [levels.data], _pcm.HEADER) == layout.length
+            if whole and (plain := _plain(plan, layout, levels)) is not None:
+                return plain
+        return _sound(plan, file, partial(_pread, file, start), os.fstat(file).st_size)
     except DecodeError as error:
         raise type(error)(f"{os.fspath(value)!s}: {error}") from error.__cause__
     finally:
         os.close(file)
+
+
+def _plain(
+    plan: _Plan, layout: _pcm.Layout, levels: NDArray[np.int16]
+) -> Samples | tuple[Samples, int] | None:
+    """A plain sound of which all is there, at the cost of little more than its samples; None
+    where it is not wanted as it is stored. ``_sound`` gives the same."""
+    if plan.rate not in (None, layout.rate) or plan.channels not in (None, layout.shape[1]):
+        return None
+    if plan.offset or plan.frames is not None:
+        levels = levels[plan.offset :][: plan.frames]
+    too_short = plan.pad and len(levels) != plan.frames
+    if too_short or (plan.max_samples is not None and levels.size > plan.max_samples):
+        return None
+    samples = _pcm.scaled(levels, plan.dtype)
+    return (samples, layout.rate) if plan.with_rate else samples
 
 
 def _slice(data: _input.Buffer, offset: int, count: int) -> bytes:
@@ -170,7 +200,7 @@ def _pread(file: int, start: bytes, offset: int, count: int) -> bytes:
 def _sound(
     plan: _Plan, content: Content, peek: _containers.Peek, size: int
 ) -> Samples | tuple[Samples, int]:
-    sound = _pcm.open_plain(peek, size) or _opened(plan, content, peek, size)
+    sound = _opened(plan, content, peek, size)
     try:
         samples = _samples(plan, sound)
         rate = sound.rate

@@ -63,14 +63,13 @@ def header_of(data: Buffer) -> Header:
     usual = _USUAL.fullmatch(text)
     try:
         if usual:
-            descr: object = usual[1].decode()
-            fortran: object = usual[2] == b"True"
-            shape: object = tuple(int(n) for n in usual[3].split(b",") if n.strip())
-        else:
-            # Versions before 3 are latin-1; Python 2 wrote long integers with an L.
-            literal = text.decode("utf-8" if version == 3 else "latin-1").strip()
-            fields = ast.literal_eval(re.sub(r"(?<=\d)L(?=[,)])", "", literal))
-            descr, fortran, shape = fields["descr"], fields["fortran_order"], fields["shape"]
+            sides = [int(digits) for digits in usual[3].split(b",") if digits.strip()]
+            dtype = np.dtype(usual[1].decode())
+            return Header(dtype, usual[2] == b"True", tuple(sides), begin + length)
+        # Versions before 3 are latin-1; Python 2 wrote long integers with an L.
+        literal = text.decode("utf-8" if version == 3 else "latin-1").strip()
+        fields = ast.literal_eval(re.sub(r"(?<=\d)L(?=[,)])", "", literal))
+        descr, fortran, shape = fields["descr"], fields["fortran_order"], fields["shape"]
         dtype = cast("np.dtype[np.generic]", npy_format.descr_to_dtype(cast("_Descr", descr)))
     except (ValueError, TypeError, KeyError, SyntaxError, RecursionError, MemoryError) as error:
         raise DecodeError(f"an npy header that can't be read ({error}): {text[:80]!r}") from error

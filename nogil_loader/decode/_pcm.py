@@ -3,23 +3,67 @@
 Guarantees
 - The same samples as libsndfile's, bit for bit, in every dtype, for a fifth of its time.
 - Only plain files are taken: RIFF, little-endian, PCM, the format in the first chunk and
-  consistent in itself. ``open_pcm`` answers None for any other, which libsndfile then judges.
+  consistent in itself. ``layout_of`` and ``open_pcm`` answer None for any other, which
+  libsndfile then judges.
 """
 
 from __future__ import annotations
 
 from struct import Struct
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nogil_loader.decode._containers import Peek, Span
+from nogil_loader.decode._input import Buffer
 
 _FORMAT = Struct("<4s4xHHIIHH")
-_PLAIN = Struct("<4s4x4s4sIHHIIHH4sI")
-_PLAIN_START = (b"RIFF", b"WAVE", b"fmt ", 16, 1)
+_PLAIN = Struct("<4s4x14sHI4xHH4sI")
+_PLAIN_FORM = b"WAVEfmt \x10\0\0\0\1\0"  # a format chunk of 16 bytes that says PCM
 _PCM, _BITS = 1, 16
 _MOST_CHANNELS = 1024  # as many as libsndfile takes
+
+LEVEL = np.dtype("<i2")
+"""How a level is stored."""
+
+HEADER = _PLAIN.size
+"""Bytes of header before the samples of the form that most files have."""
+
+_FACTORS: dict[str, np.float32 | np.float64 | np.int16 | np.int32] = {
+    "f": np.float32(2.0**-15),
+    "d": np.float64(2.0**-15),
+    "h": np.int16(1),
+    "i": np.int32(1 << 16),
+}
+"""What a level is multiplied by, by the letter of the dtype; the product has that dtype."""
+
+
+class Layout(NamedTuple):
+    """What follows a header of 44 bytes: levels of this shape, and nothing of their chunk."""
+
+    shape: tuple[int, int]
+    rate: int
+    length: int
+    """Bytes of levels."""
+
+
+def layout_of(head: Buffer) -> Layout | None:
+    """What the header says that the content begins with, if it is of the commonest form."""
+    if len(head) < HEADER:
+        return None
+    riff, form, channels, rate, width, bits, data, length = _PLAIN.unpack_from(head)
+    if riff != b"RIFF" or form != _PLAIN_FORM or data != b"data" or bits != _BITS:
+        return None
+    if width != 2 * channels or not (1 <= channels <= _MOST_CHANNELS and rate and length):
+        return None
+    return None if length % width else Layout((length // width, channels), rate, length)
+
+
+def scaled(levels: NDArray[np.int16], dtype: np.dtype[np.generic]) -> NDArray[np.generic]:
+    """Stored levels as new samples of one of the four dtypes."""
+    samples: NDArray[np.generic] = np.multiply(levels, _FACTORS[dtype.char])
+    return samples
 
 
 class _Pcm:
@@ -44,33 +88,11 @@ class _Pcm:
         levels = levels.reshape(-1, self.channels)
         count = len(levels)
         self._next += count
-        rows = out[:count]
-        if out.dtype.kind == "f":
-            np.multiply(levels, out.dtype.type(2.0**-15), out=rows)
-        elif out.dtype.itemsize == 2:
-            rows[:] = levels
-        else:
-            np.multiply(levels, np.int32(1 << 16), out=rows)
+        np.multiply(levels, _FACTORS[out.dtype.char], out=out[:count])
         return count
 
     def close(self) -> None:
         """Nothing is held."""
-
-
-def open_plain(peek: Peek, size: int) -> _Pcm | None:
-    """The sound in the form most have: 44 bytes of header and then its samples, all of them.
-
-    ``open_pcm`` opens it just the same, after a walk over the chunks.
-    """
-    head = peek(0, _PLAIN.size)
-    if len(head) < _PLAIN.size:
-        return None
-    *start, channels, rate, _, width, bits, data, length = _PLAIN.unpack(head)
-    if tuple(start) != _PLAIN_START or data != b"data" or bits != _BITS or width != 2 * channels:
-        return None
-    if not (1 <= channels <= _MOST_CHANNELS and rate and 0 < length <= size - _PLAIN.size):
-        return None
-    return _Pcm(peek, Span(_PLAIN.size, length), rate, channels)
 
 
 def open_pcm(peek: Peek, span: Span) -> _Pcm | None:

@@ -29,10 +29,14 @@ MAGIC = (b"PK\3\4", b"PK\5\6")
 _END = Struct("<4s4H2LH")
 _END64 = Struct("<4sQ2H2L4Q")
 _LOCATOR64 = Struct("<4sLQL")
-_ENTRY = Struct("<4s6H3L5H2L")
-_LOCAL = Struct("<4s5H3L2H")
+_ENTRY = Struct("<4s4x2H4x3L3H8xL")
+_LOCAL = Struct("<4s22x2H")
+LOCAL = _LOCAL.size
+"""Bytes that stand before the name of a member."""
 _ENCRYPTED, _UTF8 = 0x1, 0x800
 _STORED, _DEFLATED = 0, 8
+_WIDE = 0xFFFF_FFFF
+"""In place of a number that didn't fit into 32 bits."""
 
 
 class Member(NamedTuple):
@@ -46,6 +50,15 @@ class Member(NamedTuple):
     offset: int
 
 
+def first_content(start: bytes) -> int:
+    """Where the content of the first member begins, by the archive's first ``LOCAL`` bytes;
+    0 where they begin no archive."""
+    if len(start) < LOCAL or start[:4] != MAGIC[0]:
+        return 0
+    _, name_length, extra_length = _LOCAL.unpack(start)
+    return LOCAL + int(name_length) + int(extra_length)
+
+
 def members(data: Buffer) -> dict[str, Member]:
     """The archive's directory, by name, in its order."""
     view = memoryview(data)
@@ -54,15 +67,18 @@ def members(data: Buffer) -> dict[str, Member]:
     for _ in range(count):
         if at + _ENTRY.size > len(view):
             raise TruncatedError("the zip directory ends early")
-        (magic, _, _, flags, method, _, _, checksum, packed, size, name_length, extra_length,
-         comment_length, _, _, _, offset) = _ENTRY.unpack_from(view, at)  # fmt: skip
+        (magic, flags, method, checksum, packed, size, name_length, extra_length,
+         comment_length, offset) = _ENTRY.unpack_from(view, at)  # fmt: skip
         if magic != b"PK\1\2":
             raise DecodeError("the zip directory is damaged")
         at += _ENTRY.size
         name = bytes(view[at : at + name_length])
-        extra = view[at + name_length : at + name_length + extra_length]
-        size, packed, offset = _wide(extra, size, packed, offset)
-        text = name.decode("utf-8" if flags & _UTF8 else "cp437", "replace")
+        if max(size, packed, offset) == _WIDE:
+            extra = view[at + name_length : at + name_length + extra_length]
+            size, packed, offset = _wide(extra, size, packed, offset)
+        # ASCII in either case, as it nearly always is, is decoded ten times faster as such.
+        coding = "ascii" if name.isascii() else "utf-8" if flags & _UTF8 else "cp437"
+        text = name.decode(coding, "replace")
         found[text] = Member(flags, method, checksum, packed, size, start + offset)
         at += name_length + extra_length + comment_length
     return found
@@ -78,7 +94,7 @@ def _directory(view: memoryview) -> tuple[int, int, int]:
     if found < 0 or at + _END.size > len(view):
         raise TruncatedError("no end of a zip directory: the archive is cut short")
     _, _, _, _, count, size, offset, _ = _END.unpack_from(view, at)
-    if count == 0xFFFF or 0xFFFFFFFF in (size, offset):
+    if count == 0xFFFF or _WIDE in (size, offset):
         locator = at - _LOCATOR64.size
         if locator >= 0 and bytes(view[locator : locator + 4]) == b"PK\6\7":
             _, _, at, _ = _LOCATOR64.unpack_from(view, locator)
@@ -93,8 +109,6 @@ def _directory(view: memoryview) -> tuple[int, int, int]:
 
 def _wide(extra: memoryview, size: int, packed: int, offset: int) -> tuple[int, int, int]:
     """Sizes of 4 GiB and more, which stand in extra field 1, those that need it in order."""
-    if max(size, packed, offset) < 0xFFFFFFFF:
-        return size, packed, offset
     values = [size, packed, offset]
     at = 0
     while at + 4 <= len(extra):
@@ -104,7 +118,7 @@ def _wide(extra: memoryview, size: int, packed: int, offset: int) -> tuple[int, 
         if kind == 1:
             field, place = extra[at : at + length], 0
             for k, value in enumerate(values):
-                if value == 0xFFFFFFFF and place + 8 <= len(field):
+                if value == _WIDE and place + 8 <= len(field):
                     values[k] = int.from_bytes(field[place : place + 8], "little")
                     place += 8
         at += length
@@ -120,7 +134,7 @@ def content(data: Buffer, name: str, member: Member, max_bytes: int | None) -> B
         raise TooLargeError(f"zip member {name!r}: {member.size} bytes > max_bytes={max_bytes}")
     if member.offset + _LOCAL.size > len(view):
         raise TruncatedError(f"zip member {name!r} lies beyond the end")
-    magic, *_, name_length, extra_length = _LOCAL.unpack_from(view, member.offset)
+    magic, name_length, extra_length = _LOCAL.unpack_from(view, member.offset)
     if magic != b"PK\3\4":
         raise DecodeError(f"zip member {name!r} is not where the directory says")
     start = member.offset + _LOCAL.size + name_length + extra_length

@@ -262,6 +262,15 @@ class TestNpz:
         assert got.shape == ()
         assert got == 7
 
+    def test_the_first_array_of_a_file_is_aligned_without_a_copy(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.npz"
+        for name in ("x", "longer name"):
+            path.write_bytes(npz({name: np.arange(5.0), "other": np.arange(3)}))
+            array = decode.array(name)(path)
+            assert isinstance(array, np.ndarray)
+            assert array.flags.aligned and array.flags.writeable and not array.flags.owndata
+            np.testing.assert_array_equal(array, np.arange(5.0))
+
     def test_a_missing_member_is_an_error_that_lists_those_there_are(self) -> None:
         with pytest.raises(decode.DecodeError, match="no array 'z'; there are: x, y, empty, text"):
             decode.array("z")(npz(ARRAYS))

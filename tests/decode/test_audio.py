@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -165,6 +166,40 @@ class TestPcm:
         array = _audio._decode(plan, data)
         assert isinstance(array, np.ndarray)
         assert array.shape == (1000, 1)
+
+    @pytest.mark.parametrize("channels", [1, 2])
+    def test_the_short_way_and_the_long_one_give_the_same(
+        self, channels: int, tmp_path: Path
+    ) -> None:
+        data = encode(tone(3000, channels), RATE, "WAV PCM_16")
+        path = tmp_path / "a.wav"
+        path.write_bytes(data)
+        for op in (
+            decode.audio(dtype="int16"),
+            decode.audio(RATE, offset=2990, frames=20),
+            decode.audio(channels=2, offset=100, frames=2000),
+            decode.audio(offset=4000),
+            decode.audio(offset=2990, frames=20, pad=True),
+            decode.audio(RATE, with_rate=True),
+        ):
+            plan = op._plan()
+            expected = _audio._sound(plan, data, partial(_audio._slice, data), len(data))
+            for value in (data, path):
+                got = op(value)
+                if plan.with_rate:
+                    assert got[1] == expected[1] == RATE
+                    got, longer = got[0], expected[0]
+                else:
+                    longer = expected
+                assert isinstance(got, np.ndarray) and isinstance(longer, np.ndarray)
+                assert got.dtype == longer.dtype
+                np.testing.assert_array_equal(got, longer)
+
+    def test_a_file_of_more_than_a_megabyte(self, tmp_path: Path) -> None:
+        levels = np.arange(700_000).astype("<i2")
+        path = tmp_path / "long.wav"
+        path.write_bytes(wav(levels.tobytes()))
+        np.testing.assert_array_equal(samples_of(path, dtype="int16")[:, 0], levels)
 
 
 class TestInputs:
