@@ -66,6 +66,8 @@ def compose(
         group_size=layout.group_size,
         ordered=ordered,
         block=layout.workers.block,
+        # Workers that share a core are twice as long at the same work.
+        target=CoreSpec.target * (1 if count <= (cores or runtime.usable_cores()) else 2),
         memory=layout.memory,
     )
     return Program(

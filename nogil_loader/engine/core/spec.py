@@ -95,7 +95,7 @@ class CoreSpec:
     block: int | None = None
     """Units a block, where they should not adapt."""
     target: float = 8e-3
-    """Seconds of work that a block should be: the engine's part of it, some 60 us where the ops
+    """Seconds that a block should take: the engine's part of it, some 60 us where the ops
     evict its code from the caches, stays below one percent; and for so much work a
     trip to a worker process and back, which costs some 300 us, is worth it."""
     memory: int | None = None
