@@ -9,7 +9,9 @@ Guarantees
 - A rank that a signal ends, or that exits with a status other than 0, is named in one line on
   stderr: its rank, host and process, how it ended and after how long. This is written before
   the launcher can know that anything has happened.
-- To the launcher this process ends as the command did: with its status, or by its signal.
+- To the launcher this process ends as the command did: with its status, or by its signal. With
+  ``--exit-status`` a signal n becomes the status 128 + n: MPICH's mpiexec kills the other ranks
+  of a node if one of them ends by a signal, even under ``-disable-auto-cleanup``.
 - Neither outlives the other. SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 are passed on; SIGINT is not,
   for a terminal sends it to both.
 """
@@ -55,6 +57,12 @@ def add_parser(subparsers: Subparsers) -> None:
         help="run a rank of a job, and say which one it was if it dies",
         description=__doc__.partition("\n")[0],
     )
+    parser.add_argument(
+        "--exit-status",
+        action="store_true",
+        help="end with status 128 + n where signal n ended the rank, so that the launcher lets"
+        " the others live (mpiexec -disable-auto-cleanup)",
+    )
     parser.add_argument("line", nargs=argparse.REMAINDER, metavar="COMMAND", help="what to run")
     parser.set_defaults(command=run)
 
@@ -77,6 +85,8 @@ def run(args: argparse.Namespace) -> int:
     if code != 0:
         who = f"{_rank()} (host {socket.gethostname()}, pid {pid})"
         print(f"{who} {how(code)} after {monotonic() - begun:.1f} s", file=sys.stderr, flush=True)
+    if code < 0 and args.exit_status:
+        return 128 - code
     if code < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the core worth having is written
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
