@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import os
 import random
+import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-Say = Callable[..., list[object]]
+import nogil_loader as nl
+
+Say = Callable[..., list[Any]]
 
 SOAK = bool(os.environ.get("NOGIL_LOADER_SOAK"))
 SAMPLES = 1_003
@@ -114,17 +119,176 @@ def test_a_run_says_nothing_to_other_ranks(ranks_say: Say) -> None:
     assert said == [[10, False]] * 4
 
 
-def test_uneven_ranks_agree_and_end_together(ranks_say: Say) -> None:
+UNEVEN = {
+    "filter": ".filter(some).batch(4)",
+    "flat_map": ".flat_map(few).batch(4)",
+    "bucket": ".bucket(size, boundaries=[3, 6], batch_sizes=[4, 3, 2])",
+    "pack": ".map(tokens).pack(16, rows=2)",
+}
+
+
+@pytest.mark.parametrize("stage", UNEVEN)
+def test_uneven_ranks_agree_and_end_together(ranks_say: Say, stage: str) -> None:
+    """And go on, together, with what none of them was given before a cut; all that they say
+    is an allgather for every eight batches."""
     said = ranks_say(
         3,
-        """
+        f"""
+        import numpy as np
         import nogil_loader as nl
-        def odd_ones_are_rare(i):
+        from nogil_loader.cluster.mpi import MpiGroup
+
+        said, gather = [], MpiGroup.allgather
+        def counted(group, value):
+            said.append(value)
+            return gather(group, value)
+        MpiGroup.allgather = counted
+
+        def some(i):
             return i % 3 == 0 or i % 7 == 0
-        train = (
-            nl.from_sequence(range(1000)).shard(uneven="agree").filter(odd_ones_are_rare).batch(4)
-        )
-        say([len(batch) for batch in train])
+        def few(i):
+            return [i] * (i % 4)
+        def size(i):
+            return i * i % 10
+        def tokens(i):
+            return np.full(i % 9 + 1, i)
+
+        train = nl.from_sequence(range(1000)).shard(uneven="agree"){UNEVEN[stage]}
+        whole = sum(1 for _ in train)
+        rounds = len(said)
+        with train.run() as batches:
+            for _ in range(5):
+                next(batches)
+            state = batches.state()
+        with train.run(resume=state) as batches:
+            rest = sum(1 for _ in batches)
+        say([whole, rounds, rest])
         """,
     )
-    assert len(said[0]) == len(said[1]) == len(said[2]) > 10
+    assert said[0] == said[1] == said[2]
+    whole, rounds, rest = said[0]  # type: ignore[misc]
+    assert whole > 10
+    assert rounds <= whole // 8 + 1
+    assert rest == whole - 5
+
+
+def test_ranks_that_could_talk_say_nothing_in_a_run(ranks_say: Say) -> None:
+    """Every call to a group is counted, over an epoch of even shards."""
+    program = PIPELINE.format(samples=4_000, remainder="drop", batch=10)
+    said = ranks_say(
+        4,
+        program
+        + """
+from nogil_loader.cluster import connect
+from nogil_loader.cluster.mpi import MpiGroup
+said = []
+group = connect().group
+group.barrier()
+for name in ("allgather", "barrier", "__init__"):
+    setattr(MpiGroup, name, lambda *given, name=name: said.append(name))
+say([sum(1 for _ in train()), said])
+""",
+    )
+    assert said == [[100, []]] * 4
+
+
+CHAINS = """
+import json, os, random, sys
+from pathlib import Path
+import numpy as np
+import nogil_loader as nl
+
+def some(i):
+    return i % 3 == 0 or i % 7 == 0
+def size(i):
+    return i * i % 10
+def tokens(i):
+    return np.full(i % 9 + 1, i)
+
+source = nl.from_sequence(range(1, {samples} + 1)).shuffle(seed=17).shard(uneven="allow")
+chains = {{
+    "filter": source.filter(some).batch(4),
+    "bucket": source.bucket(size, boundaries=[3, 6], batch_sizes=[4, 3, 2]),
+    "pack": source.map(tokens).pack(16, rows=2),
+    "unbatch": source.batch(5).unbatch().filter(some).batch(3),
+}}
+
+def shown(batch):
+    if isinstance(batch, dict):  # of pack: the tokens, and where each sequence is
+        return next(v for k, v in batch.items() if k not in ("segment_ids", "positions"))
+    return batch
+
+saved = json.loads(Path({saved!r}).read_text()) if {saved!r} else {{}}
+draw = random.Random(1000 * {seed} + int(os.environ["PMI_RANK"]))
+said = {{}}
+for name, chain in chains.items():
+    mine, cut = [], draw.randrange(5)
+    with chain.run(resume=saved.get(name)) as batches:
+        for number, batch in enumerate(batches):
+            mine += [unit for unit in np.ravel(shown(batch)).tolist() if unit]
+            if number == cut and not {last}:
+                break
+        said[name] = mine, batches.state()
+say(said)
+"""
+
+
+@pytest.mark.parametrize("seed", range(20 if SOAK else 1))
+def test_stages_that_drop_or_gather_keep_the_law_however_often_the_world_changes(
+    ranks_say: Say, tmp_path: Path, seed: int
+) -> None:
+    """Each rank stops at a batch of its own, others go on, three times in a row: every unit
+    once over all ranks, but for those that the last world cannot share out."""
+    from nogil_loader import merge_states
+
+    samples = 301
+    some = Counter(i for i in range(1, samples + 1) if i % 3 == 0 or i % 7 == 0)
+    whole = {
+        "filter": some,
+        "bucket": Counter(range(1, samples + 1)),
+        "pack": Counter({i: i % 9 + 1 for i in range(1, samples + 1)}),
+        "unbatch": some,
+    }
+    worlds = random.Random(seed).sample([1, 2, 3, 4, 5], 4)
+    seen: dict[str, Counter[int]] = {name: Counter() for name in whole}
+    saved = ""
+    for turn, ranks in enumerate(worlds):
+        program = CHAINS.format(
+            samples=samples, saved=saved, seed=10 * seed + turn, last=turn == len(worlds) - 1
+        )
+        said = ranks_say(ranks, program)
+        for name, counts in seen.items():
+            counts.update(unit for rank in said for unit in rank[name][0])
+        saved = str(tmp_path / f"states-{turn}.json")
+        merged = {name: merge_states([rank[name][1] for rank in said]) for name in whole}
+        Path(saved).write_text(json.dumps(merged))
+    for name, expected in whole.items():
+        assert not seen[name] - expected, f"{name} over {worlds} ranks: shown again"
+        missing = set(expected - seen[name])
+        assert len(missing) < worlds[-1], f"{name} over {worlds} ranks: {missing} vanished"
+
+
+def test_a_start_is_as_much_work_in_any_world() -> None:
+    """Counted in calls, of the thread that starts a run: no rank of 4,096 does more."""
+
+    def calls(world: int) -> int:
+        chain = (
+            nl.from_sequence(range(10**9)).shuffle(seed=1).shard(rank=world - 1, world_size=world)
+        )
+        count = 0
+
+        def called(frame: object, event: str, argument: object) -> None:
+            nonlocal count
+            count += event == "call"
+
+        sys.setprofile(called)
+        try:
+            run = chain.batch(8).workers(1).run()
+        finally:
+            sys.setprofile(None)
+        run.close()
+        return count
+
+    calls(1)
+    alone = calls(1)
+    assert all(abs(calls(world) - alone) <= alone // 10 for world in (4, 64, 4096))
