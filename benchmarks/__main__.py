@@ -31,6 +31,7 @@ NAMES = (
     "resume",
     "memory",
     "skew",
+    "fallback",
 )
 
 
