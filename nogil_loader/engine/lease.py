@@ -120,7 +120,6 @@ class Keeper:
                 return
             slot.stuck = True
             engine.abandoned.append(str(error))
-            engine.collect(now)
             dead = len(engine.abandoned) > sum(engine.program.core.workers)
         finally:
             engine.lock.release()

@@ -489,3 +489,30 @@ def test_what_no_batch_can_hold_ends_the_batches_of_batches_at_its_place(
 
 def bool_of(value: object) -> bool:
     return value is not None
+
+
+@pytest.mark.parametrize("at", range(8))
+@pytest.mark.parametrize("block", [1, 3, 8])
+def test_one_skip_too_many_and_a_failure_in_the_same_block_the_lower_place_is_raised(
+    at: int, block: int
+) -> None:
+    def skipped(value: int) -> int:
+        if value in (2, 4):
+            raise Broken(value)
+        return value
+
+    def fails(value: int) -> int:
+        if value == at:
+            raise LookupError(value)
+        return value
+
+    chain = nl.from_sequence(range(8)).map(skipped, on_error="skip", max_skips=1).map(fails)
+    got = []
+    early = at < 4 and at != 2
+    with (
+        chain.workers(2, block=block).run() as run,
+        pytest.raises(LookupError if early else ExceptionGroup),
+    ):
+        for value in run:
+            got.append(value)
+    assert got == [value for value in range(at if early else 4) if value != 2]

@@ -258,3 +258,11 @@ def test_the_bytes_of_arrays_are_told_by_whoever_made_them() -> None:
 )
 def test_size_is_that_of_the_data(value: object, size: int) -> None:
     assert sizeof(value) == size
+
+
+@given(st.integers(1, 4), st.data())
+def test_what_no_array_can_hold_is_named_by_its_lowest_row(rows: int, data: st.DataObject) -> None:
+    order = data.draw(st.permutations(range(rows)))
+    error = write([1 << 70] * rows, [(row, row + 1) for row in order])
+    assert isinstance(error, CollateError)
+    assert rows_named(error) == ["<0>", "<1>"][:rows], "the first, and the first beside it"

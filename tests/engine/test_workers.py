@@ -171,7 +171,7 @@ by_name = pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda each: each._
 @by_name
 @pytest.mark.timeout(1200 if SOAK else 120)
 def test_every_run_with_one_preemption(scenario: Scenario) -> None:
-    """Of each scenario there are two to eight thousand: all of them in the soak."""
+    """Of each scenario there are 1,170 to 7,586: all of them in the soak."""
     told = explore(scenario, FILES, preemptions=1, runs=100_000 if SOAK else 2 * RUNS)
     assert told.complete or not SOAK
 

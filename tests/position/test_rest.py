@@ -184,6 +184,20 @@ def test_duplicates_at_the_end_count_for_nothing() -> None:
 
 
 @law
+@given(st.sets(st.integers(0, 19), max_size=6).map(sorted), st.integers(20, 24), st.integers(1, 4))
+def test_parents_that_are_left_are_found_at_their_units(
+    explicit: list[int], tail: int, world: int
+) -> None:
+    left = [*explicit, *range(tail, 30)]
+    rest = Rest(np.array(explicit, np.int64), tail, {at: Wanted(after=(at,)) for at in left})
+    for rank in range(world):
+        units = {n // world: at for n, at in enumerate(left) if n % world == rank}
+        assert rest.partial_units(rank, world) == {
+            unit: Wanted(after=(at,)) for unit, at in units.items()
+        }
+
+
+@law
 @given(st.integers(0, 30), st.integers(1, 4), st.integers(0, 2), st.data())
 def test_children_of_duplicates_count_for_nothing_either(
     length: int, world: int, beyond: int, data: st.DataObject
