@@ -266,3 +266,11 @@ def test_what_no_array_can_hold_is_named_by_its_lowest_row(rows: int, data: st.D
     error = write([1 << 70] * rows, [(row, row + 1) for row in order])
     assert isinstance(error, CollateError)
     assert rows_named(error) == ["<0>", "<1>"][:rows], "the first, and the first beside it"
+
+
+def test_a_buffer_that_has_or_takes_nothing_keeps_no_bytes() -> None:
+    buffer = BatchBuffer(2, np.empty, Lock())
+    assert buffer.kept([b"before the first row"]) == 0
+    buffer.write(0, ["text", 1])
+    assert buffer.misfit
+    assert buffer.kept(["text", 1]) == 0

@@ -62,6 +62,15 @@ def test_a_consumer_that_does_not_wait_gets_no_more_threads() -> None:
     assert (tuner.gate, tuner.changes) == (4, [])
 
 
+def test_threads_that_are_half_used_stay() -> None:
+    tuner = Tuner("f", BOUND)
+    now = 0.0
+    while now < 20.0:  # of four threads two are busy
+        now += 0.01
+        tuner.finished(1, 0.02, False, now)
+    assert (tuner.gate, tuner.changes) == (4, [])
+
+
 def test_threads_that_are_hardly_used_are_given_up_down_to_what_is_needed() -> None:
     tuner = Tuner("f", BOUND)
     tuner.gate = 32
