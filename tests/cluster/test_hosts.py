@@ -42,33 +42,43 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     if not MPIEXEC.exists() or shutil.which("ip") is None or shutil.which("unshare") is None:
         pytest.skip("needs mpiexec (pip install mpi4py mpich), ip and unshare")
     try:
-        ip("link", "add", BRIDGE, "type", "bridge")
-    except subprocess.CalledProcessError as refused:
-        pytest.skip(f"no network namespaces here: {refused.stderr.strip()}")
-    try:
-        ip("link", "set", BRIDGE, "up")
-        for number in range(1, HOSTS + 1):
-            space, end = f"{BRIDGE}-{number}", f"{BRIDGE}v{number}"
-            ip("netns", "add", space)
-            ip("link", "add", end, "type", "veth", "peer", "name", "eth0", "netns", space)
-            ip("link", "set", end, "master", BRIDGE, "up")
-            ip("-n", space, "addr", "add", f"10.77.0.{number}/24", "dev", "eth0")
-            ip("-n", space, "link", "set", "eth0", "up")
-            ip("-n", space, "link", "set", "lo", "up")
-        launch = tmp_path / "launch"
-        launch.write_text((LAUNCH % BRIDGE).lstrip())
-        launch.chmod(0o755)
-        addresses = ",".join(f"10.77.0.{number}" for number in range(1, HOSTS + 1))
-        yield [
-            *("ip", "netns", "exec", f"{BRIDGE}-1", "unshare", "--uts"),
-            *("sh", "-c", 'hostname node1; exec "$@"', "sh", str(MPIEXEC), "-launcher", "ssh"),
-            *("-launcher-exec", str(launch), "-iface", "eth0", "-hosts", addresses),
-            *("-ppn", "2", "-n", str(2 * HOSTS)),
-        ]
+        yield build(tmp_path)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as refused:
+        pytest.skip(
+            f"no hosts in network namespaces here: {refused} {refused.stderr or ''}".strip()
+        )
     finally:
         for number in range(1, HOSTS + 1):
             subprocess.run(["ip", "netns", "del", f"{BRIDGE}-{number}"], capture_output=True)
-        ip("link", "del", BRIDGE)
+        subprocess.run(["ip", "link", "del", BRIDGE], capture_output=True)
+
+
+def build(folder: Path) -> list[str]:
+    """The hosts; an error of a command where the machine does not allow them, or where ranks on
+    them cannot even be started."""
+    ip("link", "add", BRIDGE, "type", "bridge")
+    ip("link", "set", BRIDGE, "up")
+    for number in range(1, HOSTS + 1):
+        space, end = f"{BRIDGE}-{number}", f"{BRIDGE}v{number}"
+        ip("netns", "add", space)
+        ip("link", "add", end, "type", "veth", "peer", "name", "eth0", "netns", space)
+        ip("link", "set", end, "master", BRIDGE, "up")
+        ip("-n", space, "addr", "add", f"10.77.0.{number}/24", "dev", "eth0")
+        ip("-n", space, "link", "set", "eth0", "up")
+        ip("-n", space, "link", "set", "lo", "up")
+    launch = folder / "launch"
+    launch.write_text((LAUNCH % BRIDGE).lstrip())
+    launch.chmod(0o755)
+    addresses = ",".join(f"10.77.0.{number}" for number in range(1, HOSTS + 1))
+    mpiexec = [
+        *("ip", "netns", "exec", f"{BRIDGE}-1", "unshare", "--uts"),
+        *("sh", "-c", 'hostname node1; exec "$@"', "sh", str(MPIEXEC), "-launcher", "ssh"),
+        *("-launcher-exec", str(launch), "-iface", "eth0", "-hosts", addresses),
+        *("-ppn", "2", "-n", str(2 * HOSTS)),
+    ]
+    barrier = "from mpi4py import MPI; MPI.COMM_WORLD.Barrier()"
+    run([*mpiexec, sys.executable, "-c", barrier]).check_returncode()
+    return mpiexec
 
 
 def run(command: list[str]) -> subprocess.CompletedProcess[str]:
