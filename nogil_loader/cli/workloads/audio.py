@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 import nogil_loader as nl
 from nogil_loader import decode
-from nogil_loader.cli.workloads.base import Looped, Prepared, Workload, files_in, rows_of
+from nogil_loader.cli.workloads.base import Looped, Prepared, Workload, content, files_in, rows_of
 from nogil_loader.cli.workloads.byhand import Job, as_it_is
 from nogil_loader.decode import _sndfile_ctypes
 from nogil_loader.pipeline import Pipeline
@@ -52,9 +52,8 @@ def _new(frames: int, rows: int) -> NDArray[np.float32]:
 
 def _put_wav(batch: NDArray[np.float32], row: int, path: str) -> None:
     """What is known beforehand is not parsed: a header of 44 bytes, 16 bits, one channel."""
-    with open(path, "rb", buffering=0) as file:
-        data = file.readall()
     target = batch[row]
+    data = content(path, 44 + 2 * target.size)
     samples = np.frombuffer(data, "<i2", target.size, 44).reshape(target.shape)
     np.multiply(samples, SCALE, out=target)
 
