@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import os
 import resource
+import select
 import signal
 import socket
 import sys
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     Subparsers = _SubParsersAction[argparse.ArgumentParser]
 
 _PASSED_ON = {signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2}
-_WATCHED = {*_PASSED_ON, signal.SIGINT, signal.SIGCHLD}
 
 _BOUND = """
 import ctypes, os, sys
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     line = args.line[1:] if args.line[:1] == ["--"] else args.line
     if not line:
         raise UsageError("watch what? mpiexec -n 4 nogil-loader watch python train.py")
-    signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+    heard = _listen()
     begun = monotonic()
     pid = os.posix_spawn(
         sys.executable,
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
         setsigmask=(),
         setsigdef=(signal.SIGPIPE, signal.SIGXFSZ),  # which Python ignores, and hands down so
     )
-    code = _wait(pid)
+    code = _wait(pid, heard)
     if code != 0:
         who = f"{_rank()} (host {socket.gethostname()}, pid {pid})"
         print(f"{who} {how(code)} after {monotonic() - begun:.1f} s", file=sys.stderr, flush=True)
@@ -89,22 +89,40 @@ def run(args: argparse.Namespace) -> int:
         return 128 - code
     if code < 0:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the core worth having is written
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED)
         if -code != signal.SIGKILL:
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     return code
 
 
-def _wait(pid: int) -> int:
+def _listen() -> int:
+    """Where the numbers of signals can be read from now on.
+
+    Not ``sigwait``: NumPy's libraries have threads that block nothing, and the kernel may give
+    them a signal that nobody waits for at that moment. A handler hears it in any thread.
+    """
+    heard, tell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    signal.set_wakeup_fd(tell)
+    for number in (*_PASSED_ON, signal.SIGINT):
+        signal.signal(number, _heard)
+    return heard
+
+
+def _heard(number: int, frame: object) -> None:
+    """What is to be done about a signal, ``_wait`` does."""
+
+
+def _wait(pid: int, heard: int) -> int:
     """Its exit status, or the signal that ended it, negative; pass signals on meanwhile."""
+    child = os.pidfd_open(pid)
     while True:
-        number = signal.sigwait(_WATCHED)
-        if number in _PASSED_ON:
-            os.kill(pid, number)
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            return os.waitstatus_to_exitcode(status)
+        ready, _, _ = select.select([child, heard], [], [])
+        if child in ready:
+            os.close(child)
+            return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        for number in os.read(heard, 64):
+            if number in _PASSED_ON:
+                os.kill(pid, number)
 
 
 def _rank() -> str:

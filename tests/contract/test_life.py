@@ -163,6 +163,7 @@ def test_when_the_engine_fails_its_threads_end_though_nobody_asks_for_a_batch() 
                     next(run)
 
 
+@in_child()
 def test_close_is_idempotent_bounded_and_lets_running_ops_finish() -> None:
     begun: list[int] = []
     done: list[int] = []
@@ -220,6 +221,7 @@ def test_when_close_returns_every_thread_of_the_run_has_ended() -> None:
     assert set(threading.enumerate()) == before
 
 
+@in_child()
 def test_close_from_another_thread_wakes_whoever_waits_for_a_batch() -> None:
     blocked: queue.SimpleQueue[int] = queue.SimpleQueue()
     run = nl.Pipeline(Queue_(blocked)).run()
