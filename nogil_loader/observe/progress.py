@@ -77,7 +77,7 @@ class Moment:
     """The bottleneck."""
 
     def __str__(self) -> str:
-        parts = [f"{self.batches:,} batches"]
+        parts = [_batches(self.batches)]
         if self.done is not None:
             parts.append(percent(self.done))
         parts.append(f"{number(self.rate)} samples/s")
@@ -88,6 +88,10 @@ class Moment:
             parts.append(f"{self.failures:,} failed, {self.skipped:,} skipped")
         parts.append(f"limit: {self.limit}")
         return ", ".join(parts)
+
+
+def _batches(count: int) -> str:
+    return f"{count:,} batch{'' if count == 1 else 'es'}"
 
 
 class Pace:
@@ -298,7 +302,7 @@ def draw(moment: Moment, width: int) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
-    cells = [Text(f"{moment.batches:,} batches")]
+    cells = [Text(_batches(moment.batches))]
     if moment.done is not None:
         cells.insert(0, Text(percent(moment.done)))
     cells.append(Text(f"{number(moment.rate)} samples/s", style="bold"))
