@@ -93,7 +93,7 @@ def main() -> None:
         side, algorithm = args.one
         print(json.dumps((ours if side == "ours" else grain)(algorithm)))
         return
-    found = list(turns(*peers.environment("Grain")))
+    found = list(turns(peers.environment("Grain")))
     tokens = sum(len(sequence) for sequence in sequences())
     for algorithm in ("best_fit", "first_fit"):
         for side in ("ours", "grain"):
