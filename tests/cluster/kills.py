@@ -23,6 +23,7 @@ import time
 from pathlib import Path
 
 from tests.cluster.conftest import MPIEXEC, ROOT, clean_environment
+from tests.processes import descendants
 
 RANKS = 3
 PATIENCE = 10.0
@@ -66,19 +67,6 @@ def ranks_of(pid: int) -> dict[int, int]:
             rank = re.search(rb"(?:^|\0)PMI_RANK=(\d+)\0", environment)
             assert rank is not None
             found[int(rank[1])] = child
-    return found
-
-
-def descendants(pid: int) -> list[int]:
-    """Every process below this one."""
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*"):
-        try:
-            children = (task / "children").read_text().split()
-        except OSError:
-            continue
-        for child in map(int, children):
-            found += [child, *descendants(child)]
     return found
 
 

@@ -26,6 +26,7 @@ from pathlib import Path
 import nogil_loader as nl
 from nogil_loader.fallback.process import WorkerDied
 from tests.fallback import ops
+from tests.processes import descendants
 
 PATIENCE = 20.0
 _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER, prctl(2)
@@ -53,19 +54,6 @@ def consume(chain: nl.Pipeline[object], isolate: bool) -> None:
     except (WorkerDied, RuntimeError) as error:
         if "signal 9" not in str(error):
             raise
-
-
-def descendants(pid: int) -> list[int]:
-    """Every process below this one."""
-    found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*"):
-        try:
-            children = (task / "children").read_text().split()
-        except OSError:
-            continue
-        for child in map(int, children):
-            found += [child, *descendants(child)]
-    return found
 
 
 def tracker(pid: int) -> bool:
